@@ -1,0 +1,29 @@
+"""Minimal effort back propagation for convolutional networks: pass back only the largest gradients.
+
+>>> from torch import nn
+>>> from meprop import TopK, convert
+>>> model = convert(nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU()), TopK(ratio=0.05))
+"""
+
+from meprop.conversion import convert, revert
+from meprop.history import history_state, load_history_state
+from meprop.layers import Conv2d, GradientTopK, Linear
+from meprop.rule import TopK
+from meprop.selection import select
+from meprop.watching import Seen, watch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Conv2d",
+    "GradientTopK",
+    "Linear",
+    "Seen",
+    "TopK",
+    "convert",
+    "history_state",
+    "load_history_state",
+    "revert",
+    "select",
+    "watch",
+]

@@ -1,0 +1,177 @@
+"""The backward passes: torch's derivative formulas, applied to the selected gradient.
+
+The paper: `dL/dW = top(dL/dy) * x^T` (Eq. 13) and `dL/dx = dy/dx . top(dL/dy)` (Eq. 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.autograd import Function
+
+from meprop.selection import select
+
+if TYPE_CHECKING:
+    from meprop.layers import Conv2d, GradientTopK, Linear, Selecting
+
+# Called with the gradient at a layer's output and what selection left of it; `watch` fills it.
+OBSERVERS: WeakKeyDictionary[nn.Module, list[Callable[[Tensor, Tensor], None]]] = (
+    WeakKeyDictionary()
+)
+
+
+class Sliding(NamedTuple):
+    """How a convolution slides over its input, in the order of torch's arguments."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def conv2d(layer: Conv2d, input: Tensor, padding: tuple[int, ...]) -> Tensor:
+    """`F.conv2d` with the layer's parameters and its selective backward pass."""
+    sliding = Sliding(layer.stride, padding, layer.dilation, layer.groups)
+    return _apply(_Conv2d, *_autocast(input, layer.weight, layer.bias), layer, sliding)
+
+
+def linear(layer: Linear, input: Tensor) -> Tensor:
+    """`F.linear` with the layer's parameters and its selective backward pass."""
+    return _apply(_Linear, *_autocast(input, layer.weight, layer.bias), layer)
+
+
+def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
+    """The input itself, with a selective backward pass."""
+    return _apply(_Identity, input, layer)
+
+
+def _apply(function: type[Function], *args: Any) -> Tensor:
+    """Dynamo cannot trace a backward pass that keeps state: a compiled model calls it as it is."""
+    return _untraced(function, *args) if torch.compiler.is_compiling() else function.apply(*args)
+
+
+# Unlike torch.compiler.disable, this does not import the compiler before it is used.
+@_disable_dynamo
+def _untraced(function: type[Function], *args: Any) -> Tensor:
+    return function.apply(*args)
+
+
+class _Conv2d(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, layer: Any, sliding: Any) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.sliding = layer, sliding
+        return F.conv2d(x, weight, bias, *sliding)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return *_once(_conv2d_backward, ctx, grad), None, None
+
+
+class _Linear(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, layer: Any) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer = layer
+        return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return *_once(_linear_backward, ctx, grad), None
+
+
+class _Identity(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Any) -> Tensor:
+        ctx.layer = layer
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return *_once(lambda ctx, grad: [top(ctx.layer, grad)], ctx, grad), None
+
+
+def top(layer: Selecting, grad: Tensor) -> Tensor:
+    """The selected gradient, zero elsewhere; the layer's `run_grad` moves on."""
+    chosen = grad
+    if layer.rule is not None:
+        per_position = layer.history == "position"
+        mask, layer.run_grad = select(
+            grad, layer.rule, layer.run_grad, layer.generator, per_position=per_position
+        )
+        chosen = torch.where(mask, grad, 0)
+    _observe(layer, grad, chosen)
+    return chosen
+
+
+def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
+    for observe in OBSERVERS.get(layer, ()):
+        observe(grad, kept)
+
+
+def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    x, weight = ctx.saved_tensors
+    wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    chosen = top(ctx.layer, grad)
+    stride, padding, dilation, groups = ctx.sliding
+    dx, dw, _ = torch.ops.aten.convolution_backward(
+        chosen, x, weight, None, stride, padding, dilation, False, [0, 0], groups,
+        [wants_x, wants_weight, False],
+    )  # fmt: skip
+    db = _for_bias(ctx.layer, grad, chosen).sum((0, 2, 3)) if wants_bias else None
+    return [dx, dw, db]
+
+
+def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+    x, weight = ctx.saved_tensors
+    wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    chosen = top(ctx.layer, rows)
+    dx = chosen @ weight if wants_x else None
+    dw = chosen.T @ inputs if wants_weight else None
+    db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
+    return [None if dx is None else dx.reshape(x.shape), dw, db]
+
+
+def _for_bias(layer: Selecting, grad: Tensor, chosen: Tensor) -> Tensor:
+    return chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
+
+
+def _autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> list[Tensor | None]:
+    """What autocast does at torch's own layers, seen by autograd so that gradients come back."""
+    device = input.device.type
+    if not torch.is_autocast_enabled(device):
+        return [input, weight, bias]
+    dtype = torch.get_autocast_dtype(device)
+    return [
+        t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in (input, weight, bias)
+    ]
+
+
+def _once(formula: Callable[[Any, Tensor], list], ctx: Any, grad: Tensor) -> Any:
+    """Run a backward formula; its result can be used, but not differentiated."""
+    with torch.no_grad():
+        grads = formula(ctx, grad)
+    if not torch.is_grad_enabled():
+        return grads
+    return _NotTwice.apply(len(grads), *grads, grad, *ctx.saved_tensors)
+
+
+class _NotTwice(Function):
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Any) -> Any:
+        return tuple(None if t is None else t.view_as(t) for t in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(
+            "meprop: a selected gradient has no second derivative, so double backward is not "
+            "possible through this layer; use torch's own layers there (meprop.revert, or skip= in "
+            "meprop.convert)"
+        )

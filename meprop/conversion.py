@@ -1,0 +1,105 @@
+"""Give the layers of a finished network a sparse backward pass, and take it away again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection
+from difflib import get_close_matches
+from typing import TypeVar
+
+from torch import nn
+
+from meprop.layers import Conv2d, Linear, Selecting, check_settings
+from meprop.rule import TopK
+
+M = TypeVar("M", bound=nn.Module)
+
+CONVERTED: dict[type[nn.Module], type[Selecting]] = {nn.Conv2d: Conv2d, nn.Linear: Linear}
+ORIGINAL: dict[type[nn.Module], type[nn.Module]] = {
+    ours: theirs for theirs, ours in CONVERTED.items()
+}
+
+
+def convert(
+    model: M,
+    rule: TopK | None,
+    layers: Collection[type[nn.Module]] | type[nn.Module] = (nn.Conv2d,),
+    skip: Collection[str] | str = (),
+    backend: str = "auto",
+    history: str = "slot",
+) -> M:
+    """Swap torch's layers of the given types for ours, in place, and return the model.
+
+    The modules, their Parameters, names and hooks stay the very same; outputs do not change.
+    `rule=None` gives exact gradients whose backward pass skips zeros. `skip` names modules (with
+    all they contain) that stay as they are. Layers that are ours already get the new rule.
+    Subclasses of torch's layers may compute something else, so they are left alone, with a warning.
+
+    >>> model = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), TopK(0.05))
+    >>> type(model[0])
+    <class 'meprop.layers.Conv2d'>
+    """
+    check_settings("convert", rule, backend, history)
+    wanted = _checked_layers(layers)
+    modules = dict(model.named_modules())
+    skip = _checked_skip(skip, modules)
+    found, foreign = [], []
+    for name, module in modules.items():
+        if any(name == s or name.startswith(f"{s}.") for s in skip):
+            continue
+        if type(module) in wanted or ORIGINAL.get(type(module)) in wanted:
+            found.append(module)
+        elif isinstance(module, wanted):
+            foreign.append(f"{name} ({type(module).__name__})")
+    if foreign:
+        warnings.warn(f"convert: left alone, subclasses: {', '.join(foreign)}", stacklevel=2)
+    if not found:
+        types = ", ".join(layer.__name__ for layer in wanted)
+        warnings.warn(f"convert: nothing to convert, the model has no {types}", stacklevel=2)
+    for module in found:
+        # All before the first swap: half a converted model would train, and differently.
+        check_settings(_ours(module).__name__, rule, backend, history)
+    for stream, module in enumerate(found):
+        module.__class__ = _ours(module)
+        module.set_rule(rule, backend, history, stream)
+    return model
+
+
+def revert(model: M) -> M:
+    """Undo `convert`: our `Conv2d` and `Linear` layers become torch's again, in place.
+
+    >>> revert(convert(nn.Conv2d(3, 8, 3), TopK(0.05)))
+    Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
+    """
+    for module in model.modules():
+        if type(module) in ORIGINAL:
+            del module.run_grad
+            for name in ("rule", "backend", "history", "generator"):
+                delattr(module, name)
+            module.__class__ = ORIGINAL[type(module)]
+    return model
+
+
+def _ours(module: nn.Module) -> type[nn.Module]:
+    return CONVERTED.get(type(module), type(module))
+
+
+def _checked_layers(
+    layers: Collection[type[nn.Module]] | type[nn.Module],
+) -> tuple[type[nn.Module], ...]:
+    wanted = (layers,) if isinstance(layers, type) else tuple(layers)
+    for layer in wanted:
+        if layer not in CONVERTED:
+            known = ", ".join(f"nn.{kind.__name__}" for kind in CONVERTED)
+            raise ValueError(f"convert: layers can contain {known}, got {layer!r}")
+    return wanted
+
+
+def _checked_skip(skip: Collection[str] | str, modules: dict[str, nn.Module]) -> tuple[str, ...]:
+    names = (skip,) if isinstance(skip, str) else tuple(skip)
+    for name in names:
+        if name not in modules or name == "":
+            near = get_close_matches(str(name), modules, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"convert: skip names no module of the model: {name!r}{hint}")
+    return names

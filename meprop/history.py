@@ -1,0 +1,53 @@
+"""The state of selection across steps, for an exact resume; `state_dict` stays torch's."""
+
+from __future__ import annotations
+
+from torch import Generator, Tensor, nn
+
+from meprop.layers import Selecting
+
+State = dict[str, dict[str, Tensor | None]]
+
+
+def history_state(model: nn.Module) -> State:
+    """Return a copy of every layer's `run_grad` and generator, by the layer's name.
+
+    It holds tensors only, so `torch.load(..., weights_only=True)` reads it back.
+
+    >>> from meprop import Conv2d, TopK
+    >>> history_state(nn.Sequential(Conv2d(1, 8, 3, rule=TopK(0.05, decay=0.6))))
+    {'0': {'run_grad': None, 'generator': None}}
+    """
+    return {
+        name: {
+            "run_grad": None if layer.run_grad is None else layer.run_grad.detach().clone(),
+            "generator": None if layer.generator is None else layer.generator.get_state(),
+        }
+        for name, layer in _selecting(model).items()
+    }
+
+
+def load_history_state(model: nn.Module, state: State) -> None:
+    """Restore what `history_state` returned; names and random picks must match the model's."""
+    layers = _selecting(model)
+    if layers.keys() != state.keys():
+        raise ValueError(
+            f"load_history_state: the model's layers are {sorted(layers)}, "
+            f"the state's are {sorted(state)}"
+        )
+    for name, layer in layers.items():
+        if (layer.generator is None) != (state[name]["generator"] is None):
+            raise ValueError(
+                f"load_history_state: layer {name!r} and the state differ in pick='random'"
+            )
+    for name, layer in layers.items():
+        run_grad, generator = state[name]["run_grad"], state[name]["generator"]
+        device = next((p.device for p in layer.parameters()), None)
+        layer.run_grad = None if run_grad is None else run_grad.clone().to(device)
+        if generator is not None:
+            layer.generator = Generator()
+            layer.generator.set_state(generator)
+
+
+def _selecting(model: nn.Module) -> dict[str, Selecting]:
+    return {name: m for name, m in model.named_modules() if isinstance(m, Selecting)}

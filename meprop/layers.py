@@ -1,0 +1,157 @@
+"""torch's `Conv2d` and `Linear` with a sparse backward pass, and the selection as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from meprop.backward import conv2d, linear, topk_gradient
+from meprop.rule import TopK, check_choice
+from meprop.selection import SCOPES_OF, check_scope
+
+BACKENDS = ("auto", "sparse", "masked")
+HISTORIES = ("slot", "position")
+
+
+class Selecting(nn.Module):
+    """What the layers share: the rule, its `run_grad`, and the generator of random picks."""
+
+    rule: TopK | None
+    backend: str
+    history: str
+    generator: Generator | None
+    run_grad: Tensor | None
+
+    def set_rule(
+        self, rule: TopK | None, backend: str = "auto", history: str = "slot", stream: int = 0
+    ) -> None:
+        """Set the rule and forget the past; layers of one network take different `stream`s."""
+        check_settings(type(self).__name__, rule, backend, history)
+        self.rule = rule
+        self.backend = backend
+        self.history = history
+        self.generator = None
+        if rule is not None and rule.pick == "random":
+            # Seeded from the state of torch's generator without drawing from it: networks that
+            # differ only in their rule keep the same initialisation and data order.
+            fork = Generator()
+            fork.set_state(torch.get_rng_state())
+            seed = int(torch.randint(2**62, (1,), generator=fork)) + stream
+            self.generator = Generator().manual_seed(seed)
+        # In no state_dict, so that it stays torch's; `.to()` moves it all the same.
+        self.register_buffer("run_grad", None, persistent=False)
+
+    def extra_repr(self) -> str:
+        """torch's own description, and what is selected."""
+        own = super().extra_repr()
+        kept = f"rule={self.rule}, backend={self.backend!r}"
+        return f"{own}, {kept}" if own else kept
+
+
+class Conv2d(Selecting, nn.Conv2d):
+    """`torch.nn.Conv2d` whose backward pass uses only the selected entries of its output gradient.
+
+    Takes torch's own arguments; then `rule` (`None`: exact gradients), `backend`: `sparse` (CPU
+    kernels whose cost follows the number of selected entries; without a rule they skip zeros),
+    `masked` (the reference, any device and dtype) or `auto`; and `history`: `run_grad` has one
+    entry per `slot` of the mini-batch (Eq. 15 as it stands) or per `position` of the feature map.
+
+    >>> layer = Conv2d(1, 32, 5, padding=2, rule=TopK(0.05))
+    >>> layer(torch.rand(10, 1, 28, 28)).sum().backward()
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        rule: TopK | None = None,
+        backend: str = "auto",
+        history: str = "slot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_rule(rule, backend, history)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Same output as torch's layer, bit for bit."""
+        if input.dim() == 3:
+            return self(input.unsqueeze(0)).squeeze(0)
+        if self.rule is None and self.backend == "masked":
+            return super().forward(input)
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            return conv2d(self, input, (0, 0))
+        if isinstance(self.padding, str):
+            input, padding = _explicit_padding(self, input)
+            return conv2d(self, input, padding)
+        return conv2d(self, input, self.padding)
+
+
+class Linear(Selecting, nn.Linear):
+    """`torch.nn.Linear` whose backward pass uses only the selected entries of its output gradient.
+
+    Takes torch's own arguments; then `rule`, `backend` and `history` as in `Conv2d`.
+
+    >>> layer = Linear(784, 1024, rule=TopK(0.05))
+    >>> layer(torch.rand(10, 784)).sum().backward()
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        rule: TopK | None = None,
+        backend: str = "auto",
+        history: str = "slot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_rule(rule, backend, history)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Same output as torch's layer, bit for bit."""
+        if self.rule is None and self.backend == "masked":
+            return super().forward(input)
+        return linear(self, input)
+
+
+class GradientTopK(Selecting):
+    """Passes its input on, and only the selected entries of the gradient back.
+
+    Put it above a normalisation layer to select there rather than at the convolution's output:
+    another reading of the paper, under which "5% is 20% of 25%" holds with batch normalisation.
+
+    >>> layer = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), GradientTopK(TopK(0.05)))
+    >>> layer(torch.rand(4, 1, 8, 8)).sum().backward()
+    """
+
+    def __init__(self, rule: TopK, history: str = "slot") -> None:
+        super().__init__()
+        if rule is None:
+            raise ValueError("GradientTopK: rule must be a TopK, got None")
+        self.set_rule(rule, "masked", history)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input itself."""
+        return topk_gradient(self, input)
+
+
+def check_settings(layer: str, rule: object, backend: object, history: object) -> None:
+    """Raise a `ValueError` that names the value a layer of this kind cannot take."""
+    if rule is not None and not isinstance(rule, TopK):
+        raise ValueError(f"{layer}: rule must be a TopK or None, got {rule!r}")
+    check_choice(layer, "backend", backend, BACKENDS)
+    check_choice(layer, "history", history, HISTORIES)
+    if rule is not None and layer in SCOPES_OF:
+        check_scope(rule, layer)
+
+
+def _explicit_padding(layer: nn.Conv2d, input: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    """What torch does with "same" and "valid": pad one more on the far side where it is uneven."""
+    if layer.padding == "valid":
+        return input, (0, 0)
+    left, right, top, bottom = layer._reversed_padding_repeated_twice
+    if (top, left) != (bottom, right):
+        input = F.pad(input, (0, right - left, 0, bottom - top))
+    return input, (top, left)

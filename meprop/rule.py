@@ -1,0 +1,65 @@
+"""The selection rule: which entries of the gradient at a layer's output are passed back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from numbers import Real
+
+SCOPES = ("map", "sample", "layer", "mixed", "unified")
+PICKS = ("top", "random")
+BIASES = ("full", "sparse")
+
+
+def check_choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise a `ValueError` that names the value and the nearest allowed one."""
+    if isinstance(value, str) and value in allowed:
+        return
+    near = get_close_matches(value, allowed, n=1) if isinstance(value, str) else []
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    options = ", ".join(repr(option) for option in allowed)
+    raise ValueError(f"{owner}: {name} must be one of {options}, got {value!r}{hint}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keep the `ratio` largest entries of each group of a gradient.
+
+    ratio: share of every group that is kept, in (0, 1]; 0.05 is the paper's 5%.
+    decay: weight of the past in `run_grad` (Eq. 15), in [0, 1); 0 selects by the current gradient.
+    scope: what a group is. For a convolution, `map` (the paper): one feature map over the whole
+        mini-batch; `sample`: one map of one sample; `layer`: the whole gradient; `mixed`: one
+        sample over all maps. For a linear layer, `map`, `sample` and `mixed` are each row over
+        its outputs (the original meProp); `unified`: one set of units for the mini-batch, by the
+        sum of magnitudes; `layer`: the whole gradient.
+    pick: `top` by magnitude, or `random` among the entries that are not zero (a control).
+    bias: the bias gradient is summed over the `full` gradient or over the `sparse` one.
+
+    >>> TopK(0.05).k(1000)
+    50
+    """
+
+    ratio: float
+    decay: float = 0.0
+    scope: str = "map"
+    pick: str = "top"
+    bias: str = "full"
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.ratio) or not 0 < self.ratio <= 1:
+            percent = _is_number(self.ratio) and 1 < self.ratio <= 100
+            hint = f"; did you mean {self.ratio / 100:g}?" if percent else ""
+            raise ValueError(f"TopK: ratio must be in (0, 1], got {self.ratio!r}{hint}")
+        if not _is_number(self.decay) or not 0 <= self.decay < 1:
+            raise ValueError(f"TopK: decay must be in [0, 1), got {self.decay!r}")
+        check_choice("TopK", "scope", self.scope, SCOPES)
+        check_choice("TopK", "pick", self.pick, PICKS)
+        check_choice("TopK", "bias", self.bias, BIASES)
+
+    def k(self, size: int) -> int:
+        """Number of entries kept in a group of `size` entries."""
+        return max(1, round(self.ratio * size))

@@ -1,0 +1,106 @@
+"""Top-k selection of a gradient: the reference that every faster path is tested against.
+
+The paper, for a layer `y = W x` with loss `L`:
+
+    run_grad = decay * run_grad + (1 - decay) * |dL/dy|     (Eq. 15)
+    dL/dy   <- dL/dy where run_grad is among the k largest of its feature map, else 0
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from meprop.rule import TopK
+
+SCOPES_OF = {
+    "Conv2d": ("map", "sample", "layer", "mixed"),
+    "Linear": ("map", "sample", "layer", "mixed", "unified"),
+}
+
+
+def select(
+    grad: Tensor,
+    rule: TopK,
+    history: Tensor | None = None,
+    generator: Generator | None = None,
+    *,
+    per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the mask of the selected entries and the new `run_grad` (`None` where decay is 0).
+
+    A 4-d `grad` is taken as a convolution's (samples, maps, height, width); any other as a linear
+    layer's, with the outputs in the last dimension. Exactly `rule.k(group size)` entries of each
+    group are selected; among equal magnitudes the one with the lowest index. NaN counts as the
+    largest magnitude. A `history` of another shape starts anew. `generator` (on the CPU) serves
+    `pick="random"`. `per_position` is another reading of Eq. 15: one `run_grad` for the whole
+    mini-batch (first dimension 1), fed with the mean magnitude over it.
+
+    >>> select(torch.tensor([1.0, 2.0, 3.0, -4.0]), TopK(ratio=0.5))[0]
+    tensor([False, False,  True,  True])
+    """
+    check_scope(rule, "Conv2d" if grad.dim() == 4 else "Linear")
+    if grad.numel() == 0:
+        return torch.zeros_like(grad, dtype=torch.bool), history
+    score = grad.abs()
+    if rule.decay > 0:
+        magnitude = score.mean(dim=0, keepdim=True) if per_position else score
+        history = _run_grad(magnitude, rule.decay, history)
+        score = history.expand_as(grad)
+    else:
+        history = None
+    rows = to_groups(score, rule.scope)
+    if rule.scope == "unified":
+        rows = rows.sum(dim=0, keepdim=True)
+    if rule.pick == "random":
+        candidates = to_groups(grad, rule.scope) != 0
+        if rule.scope == "unified":
+            candidates = candidates.any(dim=0, keepdim=True)
+        keys = torch.rand(candidates.shape, generator=generator, dtype=torch.float32)
+        rows = torch.where(candidates, keys.to(grad.device), -1.0)
+    mask = _largest(rows, rule.k(rows.shape[-1]))
+    return from_groups(mask, grad.shape, rule.scope), history
+
+
+def check_scope(rule: TopK, layer: str) -> None:
+    """Raise a `ValueError` if a layer of this kind has no groups of the rule's scope."""
+    if rule.scope not in SCOPES_OF[layer]:
+        raise ValueError(
+            f"{layer}: scope {rule.scope!r} does not exist for this layer; "
+            f"it has {', '.join(repr(scope) for scope in SCOPES_OF[layer])}"
+        )
+
+
+def _run_grad(magnitude: Tensor, decay: float, history: Tensor | None) -> Tensor:
+    """Eq. 15, from zero where there is no history of this shape."""
+    if history is None or history.shape != magnitude.shape:
+        history = torch.zeros_like(magnitude)
+    return decay * history + (1 - decay) * magnitude
+
+
+def _largest(rows: Tensor, k: int) -> Tensor:
+    """Mask of the k largest entries in each row; a stable sort puts the lowest index first."""
+    order = rows.argsort(dim=-1, descending=True, stable=True)[:, :k]
+    return torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, True)
+
+
+def to_groups(values: Tensor, scope: str) -> Tensor:
+    """View a gradient as (groups, entries of a group in the order of their index)."""
+    if scope == "layer":
+        return values.reshape(1, -1)
+    if values.dim() != 4:
+        return values.reshape(-1, values.shape[-1])
+    b, c, h, w = values.shape
+    if scope == "map":
+        return values.transpose(0, 1).reshape(c, b * h * w)
+    return values.reshape(b * c, h * w) if scope == "sample" else values.reshape(b, c * h * w)
+
+
+def from_groups(rows: Tensor, shape: torch.Size, scope: str) -> Tensor:
+    """Undo `to_groups`; a single row of units is repeated for every row of the mini-batch."""
+    if scope == "map" and len(shape) == 4:
+        b, c, h, w = shape
+        return rows.reshape(c, b, h, w).transpose(0, 1).contiguous()
+    if scope == "unified":
+        return rows[0].expand(shape).contiguous()
+    return rows.reshape(shape)

@@ -1,0 +1,130 @@
+"""See how sparse the gradients are, without changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meprop.backward import OBSERVERS
+from meprop.layers import Selecting
+
+
+@dataclass
+class _Share:
+    """A nonzero share, over everything that was counted."""
+
+    nonzero: int = 0
+    entries: int = 0
+    squares: float = 0.0
+
+    def count(self, values: Tensor, entries: int | None = None) -> None:
+        """Count some values, among that many entries where the others are zero."""
+        self.nonzero += int(torch.count_nonzero(values))
+        self.entries += values.numel() if entries is None else entries
+        self.squares += float(values.detach().double().square().sum())
+
+    @property
+    def value(self) -> float | None:
+        return self.nonzero / self.entries if self.entries else None
+
+
+@dataclass
+class Seen:
+    """What was seen of one layer, over all backward passes inside the `watch`.
+
+    before, after: nonzero share of the gradient at the layer's output before and after selection.
+    weight: nonzero share of its weight gradient. norm_kept: norm of the selected gradient over the
+    norm of the full one. `None` where no gradient came by.
+    """
+
+    _before: _Share = field(default_factory=_Share, repr=False)
+    _after: _Share = field(default_factory=_Share, repr=False)
+    _weight: _Share = field(default_factory=_Share, repr=False)
+
+    @property
+    def before(self) -> float | None:
+        return self._before.value
+
+    @property
+    def after(self) -> float | None:
+        return self._after.value
+
+    @property
+    def weight(self) -> float | None:
+        return self._weight.value
+
+    @property
+    def norm_kept(self) -> float | None:
+        if not self._before.entries:
+            return None
+        full = self._before.squares
+        return (self._after.squares / full) ** 0.5 if full else 1.0
+
+    def __str__(self) -> str:
+        names = ("before", "after", "weight", "norm_kept")
+        shares = ((name, getattr(self, name)) for name in names)
+        return ", ".join(f"{n} {'-' if v is None else format(v, '.1%')}" for n, v in shares)
+
+
+@contextmanager
+def watch(model: nn.Module) -> Iterator[dict[str, Seen]]:
+    """Yield what is seen, by layer name: ours, and torch's plain `Conv2d` and `Linear`.
+
+    >>> from meprop import Conv2d, TopK
+    >>> model = nn.Sequential(Conv2d(1, 8, 3, rule=TopK(0.25)), nn.Flatten())
+    >>> with watch(model) as seen:
+    ...     model(torch.rand(4, 1, 6, 6)).square().sum().backward()
+    >>> seen["0"].before, seen["0"].after
+    (1.0, 0.25)
+    """
+    seen: dict[str, Seen] = {}
+    undo: list[Callable[[], None]] = []
+    try:
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear | Selecting):
+                seen[name] = Seen()
+                undo += _attach(layer, seen[name])
+        yield seen
+    finally:
+        for step in undo:
+            step()
+
+
+def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
+    undo: list[Callable[[], None]] = []
+    if isinstance(layer, Selecting) and not _runs_as_torch(layer):
+        observers = OBSERVERS.setdefault(layer, [])
+
+        def observe(grad: Tensor, kept: Tensor) -> None:
+            seen._before.count(grad)
+            seen._after.count(kept, entries=grad.numel())
+
+        observers.append(observe)
+        undo.append(lambda: observers.remove(observe))
+    else:
+        undo.append(layer.register_forward_hook(_at_output(seen)).remove)
+    weight = getattr(layer, "weight", None)
+    if isinstance(weight, Tensor) and weight.requires_grad:
+        undo.append(weight.register_hook(lambda grad: seen._weight.count(grad)).remove)
+    return undo
+
+
+def _runs_as_torch(layer: Selecting) -> bool:
+    return layer.rule is None and layer.backend == "masked"
+
+
+def _at_output(seen: Seen) -> Callable[..., None]:
+    def count(grad: Tensor) -> None:
+        seen._before.count(grad)
+        seen._after.count(grad)
+
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(count)
+
+    return hook

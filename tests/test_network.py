@@ -1,0 +1,154 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from meprop import GradientTopK, TopK, watch
+from meprop.study import PaperCNN
+
+
+def build(seed=0, **settings):
+    torch.manual_seed(seed)
+    return PaperCNN(**settings)
+
+
+def test_shapes_and_parameters_of_table_1():
+    model = build()
+    shapes = {}
+    for name in ("conv1", "conv2", "fc1", "fc2"):
+        model.get_submodule(name).register_forward_hook(
+            lambda _, __, output, name=name: shapes.update({name: tuple(output.shape)})
+        )
+    model(torch.rand(10, 1, 28, 28))
+    assert shapes == {
+        "conv1": (10, 32, 28, 28),
+        "conv2": (10, 64, 14, 14),
+        "fc1": (10, 1024),
+        "fc2": (10, 10),
+    }
+    assert sum(p.numel() for p in model.parameters()) == 3_274_634
+    assert model.conv1.kernel_size == model.conv2.kernel_size == (5, 5)
+
+
+def test_initialisation_is_truncated_normal():
+    model = build()
+    for name in ("conv1", "conv2", "fc1", "fc2"):
+        layer = model.get_submodule(name)
+        assert float(layer.weight.detach().abs().max()) <= 0.2
+        assert torch.equal(layer.bias, torch.full_like(layer.bias, 0.1))
+    # A normal truncated at two deviations keeps 0.8796 of its deviation.
+    assert float(model.fc1.weight.detach().std()) == pytest.approx(0.08796, rel=2e-3)
+
+
+def test_a_seed_fixes_the_initialisation_whatever_the_setting():
+    plain = build(3)
+    for settings in (
+        {"rule": TopK(0.05)},
+        {"rule": TopK(0.05, pick="random")},
+        {"batch_norm": True},
+        {"dropout": 0.5, "activation": "sigmoid"},
+    ):
+        other = build(3, **settings)
+        for name, parameter in plain.named_parameters():
+            assert torch.equal(parameter, other.get_parameter(name))
+
+
+def test_it_computes_the_papers_formula():
+    model = build(batch_norm=True).eval()
+    x = torch.rand(4, 1, 28, 28)
+
+    def normalised(y, bn):
+        shape = (1, -1, 1, 1) if y.dim() == 4 else (1, -1)
+        mean, var = bn.running_mean.reshape(shape), bn.running_var.reshape(shape)
+        return bn.weight.reshape(shape) * (y - mean) / (var + 1e-5).sqrt() + bn.bias.reshape(shape)
+
+    y = F.conv2d(x, model.conv1.weight, model.conv1.bias, padding=2)
+    y = F.max_pool2d(F.relu(normalised(y, model.bn1)), 2)
+    y = F.conv2d(y, model.conv2.weight, model.conv2.bias, padding=2)
+    y = F.max_pool2d(F.relu(normalised(y, model.bn2)), 2)
+    y = F.relu(normalised(F.linear(y.flatten(1), model.fc1.weight, model.fc1.bias), model.bn3))
+    y = F.linear(y, model.fc2.weight, model.fc2.bias)
+    torch.testing.assert_close(model(x), y, rtol=1e-4, atol=1e-4)
+
+
+def test_batch_normalisation_follows_the_papers_equations():
+    """Batch statistics in training; running averages with m/(m-1) at inference."""
+    model = build(batch_norm=True).train()
+    assert {m.eps for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {1e-5}
+    y = torch.randn(10, 32, 28, 28) * 3 + 1
+    mean, var = y.mean((0, 2, 3)), y.var((0, 2, 3), correction=0)
+    shape = (1, -1, 1, 1)
+    expected = (y - mean.reshape(shape)) / (var.reshape(shape) + 1e-5).sqrt()
+    torch.testing.assert_close(model.bn1(y), expected, rtol=1e-4, atol=1e-4)
+    m = 10 * 28 * 28
+    torch.testing.assert_close(model.bn1.running_mean, 0.01 * mean)
+    torch.testing.assert_close(model.bn1.running_var, 0.99 + 0.01 * var * m / (m - 1))
+
+
+def test_rules_go_to_the_sparse_layers_only():
+    rule = TopK(0.05)
+    model = build(rule=rule)
+    assert model.conv1.rule == model.conv2.rule == rule
+    assert model.fc1.rule is model.fc2.rule is None
+    model = build(rule=rule, sparse_layers=("conv2", "fc1"))
+    assert [model.conv1.rule, model.conv2.rule, model.fc1.rule] == [None, rule, rule]
+
+
+def densities(**settings):
+    model = build(**settings)
+    x = torch.rand(10, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    with watch(model) as seen:
+        F.cross_entropy(model(x), torch.arange(10)).backward()
+    return seen
+
+
+def test_selection_below_and_above_batch_normalisation():
+    rule = TopK(0.05)
+    below = densities(rule=rule, batch_norm=True)
+    assert below["conv1"].before > 0.99
+    assert below["conv1"].after == pytest.approx(0.05, abs=1e-3)
+    above = densities(rule=rule, batch_norm=True, select_at="bn")
+    assert above["top1"].before <= 0.25
+    assert above["top1"].after == pytest.approx(0.05, abs=1e-3)
+    assert above["conv1"].before == above["conv1"].after > 0.99
+
+
+def test_history_reaches_the_layers():
+    model = build(rule=TopK(0.05, decay=0.6), history="position", backend="masked")
+    F.cross_entropy(model(torch.rand(10, 1, 28, 28)), torch.arange(10)).backward()
+    assert model.conv1.run_grad.shape == (1, 32, 28, 28)
+    assert model.conv1.backend == model.fc2.backend == "masked"
+    model = build(rule=TopK(0.05), batch_norm=True, select_at="bn", history="position")
+    assert isinstance(model.top2, GradientTopK)
+    assert model.top2.history == "position"
+
+
+def test_dropout_is_on_fc1s_activations():
+    model = build(dropout=0.5)
+    dropped = {}
+    model.fc2.register_forward_pre_hook(lambda _, args: dropped.update(x=args[0]))
+    model.fc1.register_forward_hook(lambda _, __, y: torch.ones_like(y))
+    model(torch.rand(10, 1, 28, 28))
+    assert set(dropped["x"].flatten().tolist()) == {0.0, 2.0}
+    model.eval()(torch.rand(10, 1, 28, 28))
+    assert set(dropped["x"].flatten().tolist()) == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation": "relus"}, "activation .* got 'relus'; did you mean 'relu'"),
+        ({"sparse_layers": ("conv3",)}, "sparse_layers .* got 'conv3'"),
+        ({"sparse_layers": "conv1"}, "sparse_layers must be a tuple"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"select_at": "bn"}, "needs batch_norm=True"),
+        ({"select_at": "relu"}, "select_at .* got 'relu'"),
+        ({"select_at": "bn", "batch_norm": True, "sparse_layers": ("fc2",)}, "fc2"),
+        ({"rule": 0.05}, "rule must be a TopK or None, got 0.05"),
+        ({"backend": "cuda"}, "backend .* got 'cuda'"),
+        ({"history": "map"}, "history .* got 'map'"),
+    ],
+)
+def test_a_bad_value_is_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        PaperCNN(**settings)

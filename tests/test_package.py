@@ -1,0 +1,53 @@
+"""The package as a whole: light to import, documented, its examples run."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import meprop
+import meprop.study
+
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(meprop.__path__, "meprop.")
+    if not name.endswith("__main__")
+)
+PUBLIC = [(package, name) for package in (meprop, meprop.study) for name in package.__all__]
+
+
+@pytest.mark.parametrize("name", ["meprop", *MODULES])
+def test_examples(name):
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} does not say what it is for"
+    names = {"torch": torch, "nn": torch.nn, **vars(meprop), **vars(meprop.study), **vars(module)}
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for test in finder.find(module, name, globs=names):
+        torch.manual_seed(0)
+        runner.run(test)
+    assert runner.failures == 0
+
+
+@pytest.mark.parametrize(("package", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
+def test_public_names_are_documented(package, name):
+    thing = getattr(package, name)
+    assert inspect.getdoc(thing)
+    if inspect.isfunction(thing) or isinstance(thing, type):
+        assert inspect.signature(thing) is not None
+
+
+def test_the_core_imports_torch_and_numpy_only():
+    code = """
+import sys, torch, numpy
+before = {name.split(".")[0] for name in sys.modules}
+import meprop
+added = {name.split(".")[0] for name in sys.modules} - before
+assert added == {"meprop"}, added
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

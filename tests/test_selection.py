@@ -1,0 +1,172 @@
+import naive
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meprop import TopK, select
+
+CONV = ("map", "sample", "layer", "mixed")
+LINEAR = (*CONV, "unified")
+RATIOS = st.sampled_from([0.01, 0.05, 0.1, 0.25, 0.5, 0.9, 1.0])
+
+
+@st.composite
+def gradients(draw, dims):
+    shape = [draw(st.integers(1, 5)) for _ in range(dims)]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    values = torch.randn(shape, generator=generator)
+    if draw(st.booleans()):  # ties and zeros: a few distinct magnitudes
+        values = values.round()
+    return values
+
+
+def test_the_papers_example():
+    mask, history = select(torch.tensor([1.0, 2.0, 3.0, -4.0]), TopK(ratio=0.5))
+    assert mask.tolist() == [False, False, True, True]
+    assert history is None
+
+
+@given(gradients(4), RATIOS, st.sampled_from(CONV))
+def test_conv_equals_the_loops(grad, ratio, scope):
+    mask, _ = select(grad, TopK(ratio, scope=scope))
+    assert torch.equal(mask, naive.mask(grad, ratio, scope))
+
+
+@given(st.integers(1, 3).flatmap(gradients), RATIOS, st.sampled_from(LINEAR))
+def test_linear_equals_the_loops(grad, ratio, scope):
+    mask, _ = select(grad, TopK(ratio, scope=scope))
+    assert torch.equal(mask, naive.mask(grad, ratio, scope))
+
+
+@given(gradients(4), RATIOS)
+def test_each_feature_map_keeps_exactly_k(grad, ratio):
+    rule = TopK(ratio)
+    mask, _ = select(grad, rule)
+    b, c, h, w = grad.shape
+    assert mask.sum((0, 2, 3)).tolist() == [rule.k(b * h * w)] * c
+
+
+def test_equal_magnitudes_go_to_the_lowest_index():
+    grad = torch.ones(2, 1, 2, 2)
+    grad[1, 0, 1, 1] = -1.0
+    assert select(grad, TopK(3 / 8))[0].flatten().tolist() == [True] * 3 + [False] * 5
+
+
+def test_a_zero_may_be_selected():
+    grad = torch.zeros(1, 1, 2, 2)
+    grad[0, 0, 1, 0] = 1.0
+    assert select(grad, TopK(0.5))[0].flatten().tolist() == [True, False, True, False]
+
+
+def test_nan_and_inf_are_the_largest():
+    grad = torch.tensor([[1.0, float("inf"), float("nan"), 2.0]])
+    assert select(grad, TopK(0.25))[0].tolist() == [[False, False, True, False]]
+    assert select(grad, TopK(0.5))[0].tolist() == [[False, True, True, False]]
+
+
+def test_run_grad_follows_the_momentum_equation():
+    """Eq. 15 over three steps, worked out by hand with decay 0.5."""
+    steps = [[8.0, -4.0, 0.0], [0.0, 4.0, 2.0], [-1.0, 0.0, 8.0]]
+    expected = [[4.0, 2.0, 0.0], [2.0, 3.0, 1.0], [1.5, 1.5, 4.5]]
+    chosen = [0, 1, 2]
+    rule, history = TopK(1 / 3, decay=0.5), None
+    for step, run_grad, index in zip(steps, expected, chosen, strict=True):
+        mask, history = select(torch.tensor([step]), rule, history)
+        assert history.tolist() == [run_grad]
+        assert mask.tolist() == [[i == index for i in range(3)]]
+
+
+@given(gradients(4), RATIOS, st.sampled_from(CONV), st.sampled_from([0.3, 0.6, 0.9]))
+def test_selection_under_decay_is_by_run_grad(grad, ratio, scope, decay):
+    rule, history, expected = TopK(ratio, decay, scope), None, torch.zeros_like(grad)
+    for step in range(3):
+        grad = grad.roll(step, dims=0)
+        mask, history = select(grad, rule, history)
+        expected = decay * expected + (1 - decay) * grad.abs()
+        assert torch.equal(history, expected)
+        assert torch.equal(mask, naive.mask(expected, ratio, scope))
+
+
+@given(gradients(4), RATIOS)
+def test_decay_zero_ignores_the_past(grad, ratio):
+    plain, _ = select(grad, TopK(ratio))
+    mask, history = select(grad, TopK(ratio, decay=0.0), torch.rand_like(grad))
+    assert torch.equal(mask, plain)
+    assert history is None
+
+
+def test_history_of_another_shape_starts_anew():
+    grad = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    rule = TopK(0.25, decay=0.6)
+    fresh = select(grad, rule)
+    for shape in [(2, 2, 4, 4), (1, 2, 4, 4), (3, 2, 4, 5)]:
+        again = select(grad, rule, torch.rand(shape))
+        assert torch.equal(again[0], fresh[0])
+        assert torch.equal(again[1], fresh[1])
+
+
+def test_history_per_position_averages_the_mini_batch():
+    grad = torch.tensor([[1.0, -4.0], [5.0, 0.0]]).reshape(2, 1, 1, 2)
+    rule = TopK(0.5, decay=0.5)
+    mask, history = select(grad, rule, per_position=True)
+    assert history.tolist() == [[[[1.5, 1.0]]]]
+    assert mask.flatten().tolist() == [True, False, True, False]
+    _, history = select(2 * grad, rule, history, per_position=True)
+    assert history.tolist() == [[[[3.75, 2.5]]]]
+    _, anew = select(grad[:, :, :, :1], rule, history, per_position=True)
+    assert anew.tolist() == [[[[1.5]]]]
+
+
+@given(st.one_of(gradients(4), gradients(2)), RATIOS, st.sampled_from(CONV))
+def test_random_picks_k_of_the_nonzero_entries(grad, ratio, scope):
+    rule = TopK(ratio, scope=scope, pick="random")
+    first, _ = select(grad, rule, generator=torch.Generator().manual_seed(1))
+    again, _ = select(grad, rule, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(first, again)
+    for group in naive.groups(grad.shape, scope):
+        chosen = [bool(first[i]) for i in group]
+        nonzero = [bool(grad[i] != 0) for i in group]
+        k = rule.k(len(group))
+        assert sum(chosen) == k
+        both = sum(c and n for c, n in zip(chosen, nonzero, strict=True))
+        assert both == min(k, sum(nonzero))
+
+
+def test_random_is_uniform_over_the_nonzero_entries():
+    grad = torch.tensor([[0.0, 1e-6, 1.0, 1e6, 0.0, 3.0]])
+    generator = torch.Generator().manual_seed(0)
+    rule = TopK(1 / 6, pick="random")
+    counts = sum(select(grad, rule, generator=generator)[0].int() for _ in range(4000))[0]
+    assert counts[[0, 4]].tolist() == [0, 0]
+    # 1000 expected each, with a standard deviation of 27
+    assert all(abs(int(n) - 1000) < 140 for n in counts[[1, 2, 3, 5]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_float_type(dtype):
+    grad = torch.tensor([[1.0, -2.0, 0.5, 4.0]], dtype=dtype)
+    mask, history = select(grad, TopK(0.5, decay=0.5))
+    assert mask.tolist() == [[False, True, False, True]]
+    assert history.dtype == dtype
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4, 4), (0, 5)])
+@pytest.mark.parametrize("rule", [TopK(0.5), TopK(0.5, pick="random"), TopK(0.5, decay=0.5)])
+def test_an_empty_batch_selects_nothing(shape, rule):
+    for per_position in (False, True):
+        mask, _ = select(torch.zeros(shape), rule, per_position=per_position)
+        assert mask.shape == shape
+
+
+def test_a_conv_has_no_unified_scope():
+    with pytest.raises(ValueError, match="Conv2d: scope 'unified' does not exist"):
+        select(torch.ones(1, 1, 1, 1), TopK(0.5, scope="unified"))
+
+
+def test_layout_of_the_gradient_does_not_matter():
+    grad = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
+    for scope in CONV:
+        mask, _ = select(grad, TopK(0.2, scope=scope))
+        last, _ = select(grad.to(memory_format=torch.channels_last), TopK(0.2, scope=scope))
+        assert torch.equal(mask, last)

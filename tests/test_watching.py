@@ -1,0 +1,85 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from meprop import Conv2d, GradientTopK, Linear, TopK, select, watch
+
+
+def share(values):
+    return float((values != 0).double().mean())
+
+
+def test_shares_of_a_selecting_layer():
+    rule = TopK(0.25)
+    layer = Conv2d(1, 2, 3, rule=rule)
+    upstream = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0)).relu()
+    with watch(layer) as seen:
+        layer(torch.rand(3, 1, 6, 6)).backward(upstream)
+    chosen = torch.where(select(upstream, rule)[0], upstream, 0)
+    assert seen[""].before == share(upstream)
+    assert seen[""].after == share(chosen) == 0.25
+    assert seen[""].weight == share(layer.weight.grad)
+    assert seen[""].norm_kept == pytest.approx(float(chosen.norm() / upstream.norm()))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(3, 4), Linear(3, 4), Linear(3, 4, backend="masked")])
+def test_layers_without_a_rule_keep_everything(layer):
+    with watch(layer) as seen:
+        layer(torch.tensor([[1.0, 0.0, 2.0]])).backward(torch.tensor([[1.0, 0.0, 0.0, 3.0]]))
+    assert (seen[""].before, seen[""].after, seen[""].norm_kept) == (0.5, 0.5, 1.0)
+    assert seen[""].weight == 4 / 12
+
+
+def test_it_changes_no_value_and_leaves_no_trace():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Conv2d(1, 2, 3, rule=TopK(0.3, decay=0.5)), nn.ReLU(inplace=True), nn.Flatten(),
+        nn.Linear(32, 4), GradientTopK(TopK(0.5)),
+    )  # fmt: skip
+    twin, x = copy.deepcopy(model), torch.rand(2, 1, 6, 6)
+    before = set(model.__dict__)
+    for _ in range(2):
+        with watch(model) as seen:
+            model(x).square().sum().backward()
+        twin(x).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+        assert not ours._backward_hooks
+    assert list(seen) == ["0", "3", "4"]
+    assert set(model.__dict__) == before
+    assert not any(m._forward_hooks for m in model.modules())
+    last = seen["0"].before
+    model(x).sum().backward()
+    assert seen["0"].before == last
+
+
+def test_several_passes_are_counted_together():
+    layer = nn.Linear(2, 2)
+    with watch(layer) as seen:
+        layer(torch.ones(1, 2)).backward(torch.tensor([[1.0, 0.0]]))
+        layer(torch.ones(3, 2)).backward(torch.ones(3, 2))
+    assert seen[""].before == 7 / 8
+    assert seen[""].weight == 6 / 8
+
+
+def test_nothing_seen_is_none():
+    layer = Conv2d(1, 1, 1, rule=TopK(0.5))
+    with watch(layer) as seen, torch.no_grad():
+        layer(torch.rand(1, 1, 2, 2))
+    nothing = seen[""]
+    assert (nothing.before, nothing.after, nothing.weight, nothing.norm_kept) == (None,) * 4
+    assert str(nothing) == "before -, after -, weight -, norm_kept -"
+
+
+def test_frozen_weights_and_errors_inside():
+    layer = Conv2d(1, 1, 1, rule=TopK(0.5))
+    layer.weight.requires_grad_(False)
+    with pytest.raises(KeyError), watch(layer) as seen:
+        layer(torch.rand(1, 1, 2, 2)).sum().backward()
+        raise KeyError
+    assert seen[""].after == 0.5
+    assert seen[""].weight is None
+    layer(torch.rand(1, 1, 2, 2)).sum().backward()
+    assert seen[""]._before.entries == 4
