@@ -100,6 +100,7 @@ done
 
 mkdir -p _build
 : > $(setup_log)
+rm -f .venv/made-from # before the rest: half a .venv must not look ready
 rm -rf .venv
 total=$$(grep -c == requirements.lock)
 echo "Setting up .venv with $$version and $$total packages (log: $(setup_log))"

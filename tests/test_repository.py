@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -97,6 +98,7 @@ def test_pinned_version_lies_in_pyprojects_range(stated):
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the lock is resolved on Linux")
 def test_lock_holds_what_pyproject_needs_and_nothing_else():
     """Follow the installed packages' own requirements from pyproject.toml's."""
     reached: set[str] = set()
@@ -117,6 +119,34 @@ def test_lock_holds_what_pyproject_needs_and_nothing_else():
     # Where pip chose torch's CUDA build, it has requirements that the lock leaves to pip.
     reached = {name for name in reached if not re.match("nvidia|cuda|triton", name)}
     assert reached == set(pins()), "run make lock"
+
+
+@pytest.mark.parametrize("part", ["core", "study", "tests"])
+def test_every_import_is_declared(part):
+    """Somebody may install the core alone, or the study without what only the tests need."""
+    extras = PROJECT["optional-dependencies"]
+    allowed = [*PROJECT["dependencies"]]
+    allowed += [] if part == "core" else extras["study"]
+    allowed += extras["dev"] if part == "tests" else []
+    declared = {canonicalize_name(Requirement(stated).name) for stated in allowed}
+    outer = {"study", "bench"}
+    distributions = metadata.packages_distributions()
+    missing = set()
+    for path in (ROOT / ("tests" if part == "tests" else "meprop")).rglob("*.py"):
+        if part != "tests" and (part == "study") != bool(outer & set(path.relative_to(ROOT).parts)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [str(node.module)]
+            else:
+                continue
+            for module in {name.partition(".")[0] for name in modules}:
+                names = {canonicalize_name(name) for name in distributions.get(module, [])}
+                if names and not names & {*declared, "meprop"}:
+                    missing.add(f"{path.relative_to(ROOT)}: {module}")
+    assert not missing, f"not in pyproject.toml's dependencies for {part}"
 
 
 def test_pinned_packages_run_on_every_patch_release():
