@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.autograd import Function
 
+from meprop import kernels
+from meprop.kernels.cost import cheaper
 from meprop.selection import select
 
 if TYPE_CHECKING:
@@ -38,12 +40,12 @@ class Sliding(NamedTuple):
 def conv2d(layer: Conv2d, input: Tensor, padding: tuple[int, ...]) -> Tensor:
     """`F.conv2d` with the layer's parameters and its selective backward pass."""
     sliding = Sliding(layer.stride, padding, layer.dilation, layer.groups)
-    return _apply(_Conv2d, *_autocast(input, layer.weight, layer.bias), layer, sliding)
+    return _apply(_Conv2d, *_arguments(layer, input), layer, sliding)
 
 
 def linear(layer: Linear, input: Tensor) -> Tensor:
     """`F.linear` with the layer's parameters and its selective backward pass."""
-    return _apply(_Linear, *_autocast(input, layer.weight, layer.bias), layer)
+    return _apply(_Linear, *_arguments(layer, input), layer)
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
@@ -101,9 +103,14 @@ def top(layer: Selecting, grad: Tensor) -> Tensor:
     """The selected gradient, zero elsewhere; the layer's `run_grad` moves on."""
     chosen = grad
     if layer.rule is not None:
-        per_position = layer.history == "position"
-        mask, layer.run_grad = select(
-            grad, layer.rule, layer.run_grad, layer.generator, per_position=per_position
+        # The kernels select the same entries without sorting; `masked` stays the reference.
+        fast = layer.backend == "auto" and layer.rule.ratio < 1 and kernels.supports(grad)
+        mask, layer.run_grad = (kernels.select if fast else select)(
+            grad,
+            layer.rule,
+            layer.run_grad,
+            layer.generator,
+            per_position=layer.history == "position",
         )
         chosen = torch.where(mask, grad, 0)
     _observe(layer, grad, chosen)
@@ -117,7 +124,10 @@ def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
 
 def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
+    sliding = ctx.sliding._asdict()
+    if _goes_sparse(ctx.layer, grad, x, weight, wants_x, ctx.sliding):
+        return _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
     chosen = top(ctx.layer, grad)
     stride, padding, dilation, groups = ctx.sliding
     dx, dw, _ = torch.ops.aten.convolution_backward(
@@ -130,28 +140,83 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 
 def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+    wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
     rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-    chosen = top(ctx.layer, rows)
-    dx = chosen @ weight if wants_x else None
-    dw = chosen.T @ inputs if wants_weight else None
-    db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
+    if _goes_sparse(ctx.layer, rows, inputs, weight, wants_x):
+        dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
+    else:
+        chosen = top(ctx.layer, rows)
+        dx = chosen @ weight if wants_x else None
+        dw = chosen.T @ inputs if wants_weight else None
+        db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
     return [None if dx is None else dx.reshape(x.shape), dw, db]
+
+
+def _goes_sparse(
+    layer: Selecting,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    wants_x: bool,
+    sliding: Sliding | None = None,
+) -> bool:
+    if layer.backend != "auto":
+        return layer.backend == "sparse"
+    if not kernels.supports(grad, x, weight):
+        return False
+    place: dict[str, Any] = {}
+    if sliding is not None:
+        place = {"padding": sliding.padding, "groups": sliding.groups}
+    threads = torch.get_num_threads()
+    return cheaper(grad, x, weight, rule=layer.rule, wants_input=wants_x, threads=threads, **place)
+
+
+def _sparse(
+    kernel: Callable[..., kernels.Backward],
+    layer: Selecting,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    needs: tuple[bool, bool, bool],
+    **sliding: Any,
+) -> list[Tensor | None]:
+    """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
+    *grads, layer.run_grad, kept = kernel(
+        grad,
+        x,
+        weight,
+        rule=layer.rule,
+        run_grad=layer.run_grad,
+        generator=layer.generator,
+        needs=needs,
+        per_position=layer.history == "position",
+        watched=layer in OBSERVERS,
+        **sliding,
+    )
+    _observe(layer, grad, kept)
+    return grads
 
 
 def _for_bias(layer: Selecting, grad: Tensor, chosen: Tensor) -> Tensor:
     return chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
 
 
-def _autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> list[Tensor | None]:
-    """What autocast does at torch's own layers, seen by autograd so that gradients come back."""
-    device = input.device.type
-    if not torch.is_autocast_enabled(device):
-        return [input, weight, bias]
-    dtype = torch.get_autocast_dtype(device)
-    return [
-        t if t is None or t.dtype == torch.float64 else t.to(dtype) for t in (input, weight, bias)
-    ]
+def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Input, weight and bias; under autocast as torch's own layers would cast them.
+
+    Autograd sees the cast, so that gradients come back in the parameters' own type.
+    """
+    weight, bias, device = layer.weight, layer.bias, input.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        input, weight = (t if t.dtype == torch.float64 else t.to(dtype) for t in (input, weight))
+        bias = bias if bias is None or bias.dtype == torch.float64 else bias.to(dtype)
+    if layer.backend == "sparse" and not kernels.supports(input, weight):
+        raise ValueError(
+            f"{type(layer).__name__}: backend 'sparse' takes float32 on the CPU, got "
+            f"{input.dtype} on {input.device}; backend='auto' takes everything"
+        )
+    return input, weight, bias
 
 
 def _once(formula: Callable[[Any, Tensor], list], ctx: Any, grad: Tensor) -> Any:

@@ -28,7 +28,14 @@ def history_state(model: nn.Module) -> State:
 
 
 def load_history_state(model: nn.Module, state: State) -> None:
-    """Restore what `history_state` returned; names and random picks must match the model's."""
+    """Restore what `history_state` returned; names and random picks must match the model's.
+
+    >>> from meprop import Conv2d, TopK
+    >>> layer = Conv2d(1, 2, 1, rule=TopK(0.5, decay=0.5))
+    >>> load_history_state(layer, {"": {"run_grad": torch.ones(4, 2, 3, 3), "generator": None}})
+    >>> layer.run_grad.shape
+    torch.Size([4, 2, 3, 3])
+    """
     layers = _selecting(model)
     if layers.keys() != state.keys():
         raise ValueError(

@@ -80,6 +80,8 @@ def _run_grad(magnitude: Tensor, decay: float, history: Tensor | None) -> Tensor
 
 def _largest(rows: Tensor, k: int) -> Tensor:
     """Mask of the k largest entries in each row; a stable sort puts the lowest index first."""
+    if k == rows.shape[-1]:
+        return torch.ones_like(rows, dtype=torch.bool)
     order = rows.argsort(dim=-1, descending=True, stable=True)[:, :k]
     return torch.zeros_like(rows, dtype=torch.bool).scatter_(1, order, True)
 

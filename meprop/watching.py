@@ -20,13 +20,11 @@ class _Share:
 
     nonzero: int = 0
     entries: int = 0
-    squares: float = 0.0
 
     def count(self, values: Tensor, entries: int | None = None) -> None:
         """Count some values, among that many entries where the others are zero."""
         self.nonzero += int(torch.count_nonzero(values))
         self.entries += values.numel() if entries is None else entries
-        self.squares += float(values.detach().double().square().sum())
 
     @property
     def value(self) -> float | None:
@@ -45,6 +43,15 @@ class Seen:
     _before: _Share = field(default_factory=_Share, repr=False)
     _after: _Share = field(default_factory=_Share, repr=False)
     _weight: _Share = field(default_factory=_Share, repr=False)
+    _squares: float = field(default=0.0, repr=False)
+    _squares_kept: float = field(default=0.0, repr=False)
+
+    def count(self, grad: Tensor, kept: Tensor) -> None:
+        """Add a gradient at the layer's output, and the entries of it that were passed on."""
+        self._before.count(grad)
+        self._after.count(kept, entries=grad.numel())
+        self._squares += _sum_of_squares(grad)
+        self._squares_kept += _sum_of_squares(kept)
 
     @property
     def before(self) -> float | None:
@@ -62,8 +69,7 @@ class Seen:
     def norm_kept(self) -> float | None:
         if not self._before.entries:
             return None
-        full = self._before.squares
-        return (self._after.squares / full) ** 0.5 if full else 1.0
+        return (self._squares_kept / self._squares) ** 0.5 if self._squares else 1.0
 
     def __str__(self) -> str:
         names = ("before", "after", "weight", "norm_kept")
@@ -99,13 +105,8 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
     undo: list[Callable[[], None]] = []
     if isinstance(layer, Selecting) and not _runs_as_torch(layer):
         observers = OBSERVERS.setdefault(layer, [])
-
-        def observe(grad: Tensor, kept: Tensor) -> None:
-            seen._before.count(grad)
-            seen._after.count(kept, entries=grad.numel())
-
-        observers.append(observe)
-        undo.append(lambda: observers.remove(observe))
+        observers.append(seen.count)
+        undo.append(lambda: observers.remove(seen.count))
     else:
         undo.append(layer.register_forward_hook(_at_output(seen)).remove)
     weight = getattr(layer, "weight", None)
@@ -119,12 +120,12 @@ def _runs_as_torch(layer: Selecting) -> bool:
 
 
 def _at_output(seen: Seen) -> Callable[..., None]:
-    def count(grad: Tensor) -> None:
-        seen._before.count(grad)
-        seen._after.count(grad)
-
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(count)
+            output.register_hook(lambda grad: seen.count(grad, grad))
 
     return hook
+
+
+def _sum_of_squares(values: Tensor) -> float:
+    return float(values.detach().double().square().sum())

@@ -36,9 +36,13 @@ def test_examples(name):
 @pytest.mark.parametrize(("package", "name"), PUBLIC, ids=[name for _, name in PUBLIC])
 def test_public_names_are_documented(package, name):
     thing = getattr(package, name)
-    assert inspect.getdoc(thing)
-    if inspect.isfunction(thing) or isinstance(thing, type):
-        assert inspect.signature(thing) is not None
+    text = inspect.getdoc(thing) or ""
+    assert text
+    if inspect.isfunction(thing):
+        assert ">>>" in text, f"{name} has no example"
+        signature = inspect.signature(thing)
+        annotations = [p.annotation for p in signature.parameters.values()]
+        assert inspect.Signature.empty not in [*annotations, signature.return_annotation]
 
 
 def test_the_core_imports_torch_and_numpy_only():

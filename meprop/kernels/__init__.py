@@ -1,0 +1,181 @@
+"""Sparse backward passes for the CPU: their cost follows the number of selected entries.
+
+Numba is imported, and the kernels are compiled or read from disk, on the first call.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from meprop import selection
+from meprop.rule import TopK
+
+
+class Backward(NamedTuple):
+    """The gradients asked for, the new `run_grad`, and the selected entries that are not zero."""
+
+    grad_input: Tensor | None
+    grad_weight: Tensor | None
+    grad_bias: Tensor | None
+    run_grad: Tensor | None
+    kept: Tensor
+
+
+def supports(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these tensors: float32 on the CPU, below 2**31 entries.
+
+    >>> supports(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1).double())
+    False
+    """
+    return _numba_is_there() and all(
+        t.dtype == torch.float32
+        and t.device.type == "cpu"
+        and t.layout == torch.strided
+        and t.numel() < 2**31
+        for t in tensors
+    )
+
+
+@cache
+def _numba_is_there() -> bool:
+    return find_spec("numba") is not None
+
+
+def conv2d_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    rule: TopK | None,
+    run_grad: Tensor | None = None,
+    generator: Generator | None = None,
+    needs: tuple[bool, bool, bool] = (True, True, True),
+    per_position: bool = False,
+    watched: bool = True,
+) -> Backward:
+    """The gradients of a convolution from the selected entries of its output gradient.
+
+    Without a rule every nonzero entry counts: the exact gradients as long as inputs and weights are
+    finite (0 * inf, which dense gradients have as NaN, is never formed). `run_grad` is updated in
+    place where its layout allows it; `kept` is empty unless `watched`. Equals
+    `torch.ops.aten.convolution_backward` on the gradient that `meprop.select` leaves.
+
+    >>> grad = torch.zeros(1, 1, 2, 2)
+    >>> grad[0, 0, 0, 0] = 2.0
+    >>> x, weight = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 2, 2)
+    >>> slide = dict(stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    >>> conv2d_backward(grad, x, weight, **slide, rule=None).grad_weight.sum()
+    tensor(8.)
+    """
+    sliding = (stride, padding, dilation, groups)
+    return _backward(
+        grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
+    )
+
+
+def linear_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    rule: TopK | None,
+    run_grad: Tensor | None = None,
+    generator: Generator | None = None,
+    needs: tuple[bool, bool, bool] = (True, True, True),
+    per_position: bool = False,
+    watched: bool = True,
+) -> Backward:
+    """The gradients of a linear layer, `grad` (rows, outputs) and `x` (rows, inputs).
+
+    Equals `grad @ weight`, `grad.T @ x` and `grad.sum(0)` on the selected gradient.
+
+    >>> grad, x, weight = torch.tensor([[0.0, 2.0]]), torch.ones(1, 3), torch.ones(2, 3)
+    >>> linear_backward(grad, x, weight, rule=None).grad_weight
+    tensor([[0., 0., 0.],
+            [2., 2., 2.]])
+    """
+    sliding = ((1, 1), (0, 0), (1, 1), 1)
+    return _backward(
+        grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
+    )
+
+
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor, sliding: Any, rule: TopK | None,
+    run_grad: Tensor | None, generator: Generator | None, needs: tuple[bool, bool, bool],
+    per_position: bool, watched: bool,
+) -> Backward:  # fmt: skip
+    from meprop.kernels import _driver
+    from meprop.kernels._threads import MEMORY
+
+    if grad.numel() == 0:
+        dx = torch.zeros_like(x) if needs[0] else None
+        dw = torch.zeros_like(weight) if needs[1] else None
+        bias = grad.new_zeros(weight.shape[0]) if needs[2] else None
+        return Backward(dx, dw, bias, run_grad, grad.new_zeros(0))
+    one_thread = grad.shape[0] == 1 or _driver.threads_for(grad.numel()) == 1
+    if one_thread and not per_position:
+        found = _driver.at_once(grad, x, weight, sliding, rule, run_grad, needs, watched)
+        if found is not None:
+            MEMORY.trim()
+            return Backward(*found)
+    g = _driver.prepare(grad, rule, run_grad, generator, per_position)
+    lists = _driver.choose(g, rule)
+    bias = _driver.bias_gradient(g, lists, rule) if needs[2] else None
+    kept = lists.values().clone() if watched else _driver.NOTHING
+    dx = dw = None
+    if needs[0] or needs[1]:
+        linear = x.dim() == 2
+        out_shape = (1, 1) if linear else tuple(grad.shape[2:])
+        if linear:
+            x, weight = x[:, :, None, None], weight[:, :, None, None]
+        dx, dw = _driver.convolve(lists, g.samples, x, weight, sliding, out_shape, needs[:2])
+        if linear:
+            dx = None if dx is None else dx[:, :, 0, 0]
+            dw = None if dw is None else dw[:, :, 0, 0]
+    MEMORY.trim()
+    return Backward(dx, dw, bias, g.history, kept)
+
+
+def select(
+    grad: Tensor,
+    rule: TopK,
+    history: Tensor | None = None,
+    generator: Generator | None = None,
+    *,
+    per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """`meprop.select`, by the kernels: the same mask and the same new `run_grad`.
+
+    >>> select(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]
+    tensor([[False, False,  True,  True]])
+    """
+    from meprop.kernels import _driver
+
+    conv = grad.dim() == 4
+    selection.check_scope(rule, "Conv2d" if conv else "Linear")
+    by_reference = rule.scope == "unified" or (per_position and not conv and grad.dim() != 2)
+    if grad.numel() == 0 or by_reference:
+        return selection.select(grad, rule, history, generator, per_position=per_position)
+    rows = grad if conv else grad.reshape(-1, grad.shape[-1])
+    if history is not None and not per_position:
+        history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
+    g = _driver.prepare(rows, rule, history, generator, per_position)
+    mask = _driver.mask_of(g, _driver.choose(g, rule, zeros=True))
+    groups = selection.to_groups(mask, rule.scope)
+    missing = g.groups.k - groups.sum(dim=1, keepdim=True)
+    if bool((missing > 0).any()):
+        # Zeros fill up, the lowest index first: all that is not yet selected there is zero.
+        groups = groups | ((~groups).cumsum(dim=1) <= missing)
+        mask = selection.from_groups(groups, rows.shape, rule.scope)
+    new = g.history if g.history is None or per_position else g.history.reshape(grad.shape)
+    return mask.reshape(grad.shape), new

@@ -1,0 +1,292 @@
+"""The few operations on memory that Numba cannot say itself.
+
+Addresses are plain integers: an array as argument costs a call a microsecond, an integer nothing,
+and every kernel has one signature. Vectors are LLVM's, of eight lanes: they become AVX2, SSE or
+NEON, whatever the machine has, so no flag of the processor is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.cgutils import get_or_insert_function
+from numba.extending import intrinsic
+
+LANES = 8
+ROW = 32  # keys that are counted side by side
+NAN_RANK = 0x7F800001
+
+_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_F32 = ir.FloatType()
+_INT, _FLOAT = types.int64, types.float32
+
+
+def _const(value: int, bits: ir.IntType = _I64) -> Any:
+    return ir.Constant(bits, value)
+
+
+def _vector_const(value: int, lanes: int) -> Any:
+    return ir.Constant(ir.VectorType(_I32, lanes), [value] * lanes)
+
+
+def _splat(builder: Any, value: Any, lanes: int) -> Any:
+    vector = ir.VectorType(value.type, lanes)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _const(0, _I32))
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), _vector_const(0, lanes))
+
+
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=4)
+
+
+def _store(builder: Any, value: Any, address: Any) -> None:
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
+
+
+def _at(builder: Any, address: Any, index: Any) -> Any:
+    return builder.add(address, builder.shl(index, _const(2)))
+
+
+@intrinsic
+def get(typing: Any, address: Any, index: Any) -> Any:
+    """The float at an index."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _load(builder, _at(builder, *args), _F32)
+
+    return _FLOAT(_INT, _INT), code
+
+
+@intrinsic
+def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Store a float at an index."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, args[2], _at(builder, *args[:2]))
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _FLOAT), code
+
+
+@intrinsic
+def geti(typing: Any, address: Any, index: Any) -> Any:
+    """The 32-bit integer at an index."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.sext(_load(builder, _at(builder, *args), _I32), _I64)
+
+    return _INT(_INT, _INT), code
+
+
+@intrinsic
+def puti(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Store a 32-bit integer at an index."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, builder.trunc(args[2], _I32), _at(builder, *args[:2]))
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT), code
+
+
+@intrinsic
+def field(typing: Any, address: Any, index: Any) -> Any:
+    """The 64-bit integer at an index."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.add(args[0], builder.shl(args[1], _const(3)))
+        return builder.load(builder.inttoptr(place, _I64.as_pointer()), align=8)
+
+    return _INT(_INT, _INT), code
+
+
+@intrinsic
+def fill(typing: Any, address: Any, floats: Any) -> Any:
+    """Set that many floats or 32-bit integers to zero."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.PointerType(_I8))
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(_I8), _I8, _I64, _I1])
+        memset = builder.module.declare_intrinsic("llvm.memset", [ir.PointerType(_I8), _I64], kind)
+        size = builder.shl(args[1], _const(2))
+        builder.call(memset, [pointer, _const(0, _I8), size, _const(0, _I1)])
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT), code
+
+
+@intrinsic
+def copy(typing: Any, target: Any, source: Any, floats: Any) -> Any:
+    """Copy that many floats to where they do not overlap."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.PointerType(_I8)
+        target, source = (builder.inttoptr(arg, byte) for arg in args[:2])
+        kind = ir.FunctionType(ir.VoidType(), [byte, byte, _I64, _I1])
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, _I64], kind)
+        builder.call(memcpy, [target, source, builder.shl(args[2], _const(2)), _const(0, _I1)])
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT), code
+
+
+def _rank(builder: Any, bits: Any, lanes: int) -> Any:
+    """Magnitudes as integers of the same order; all NaN alike, above infinity."""
+    magnitude = builder.and_(bits, _vector_const(0x7FFFFFFF, lanes))
+    nan = _vector_const(NAN_RANK, lanes)
+    return builder.select(builder.icmp_signed("<", magnitude, nan), magnitude, nan)
+
+
+@intrinsic
+def rank(typing: Any, address: Any, index: Any) -> Any:
+    """The rank of the float at an index: its magnitude's bits, all NaN alike, above infinity."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = _load(builder, _at(builder, *args), ir.VectorType(_I32, 1))
+        one = builder.extract_element(_rank(builder, bits, 1), _const(0, _I32))
+        return builder.zext(one, _I64)
+
+    return _INT(_INT, _INT), code
+
+
+@intrinsic
+def rank_of(typing: Any, value: Any) -> Any:
+    """The rank of a float in a register."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = builder.bitcast(args[0], ir.VectorType(_I32, 1))
+        one = builder.extract_element(_rank(builder, bits, 1), _const(0, _I32))
+        return builder.zext(one, _I64)
+
+    return _INT(_FLOAT), code
+
+
+@intrinsic
+def above64(typing: Any, score: Any, bound: Any) -> Any:
+    """Bit i is set where the rank of the i-th of 64 floats exceeds the i-th of 64 bounds."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(_I32, 64)
+        ranks = _rank(builder, _load(builder, args[0], vector), 64)
+        above = builder.icmp_signed(">", ranks, _load(builder, args[1], vector))
+        return builder.bitcast(above, _I64)
+
+    return _INT(_INT, _INT), code
+
+
+@intrinsic
+def lowest_bit(typing: Any, mask: Any) -> Any:
+    """The index of the lowest bit that is set; the mask is not zero."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], _const(1, _I1))
+
+    return _INT(_INT), code
+
+
+@intrinsic
+def shift_right(typing: Any, mask: Any, bits: Any) -> Any:
+    """A logical shift of 64 bits, for masks."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.lshr(*args)
+
+    return _INT(_INT, _INT), code
+
+
+def _count(builder: Any, keys: Any, step: Any, rows: Any, bounds: list[Any]) -> list[Any]:
+    """Per lane, how many keys of the rows (`step` bytes apart) exceed the bounds."""
+    vector = ir.VectorType(_I32, LANES)
+
+    def body(row: Any, sums: list[Any]) -> list[Any]:
+        base = builder.add(keys, builder.mul(row, step))
+        new = []
+        for p, (total, bound) in enumerate(zip(sums, bounds, strict=True)):
+            key = _load(builder, builder.add(base, _const(4 * LANES * p)), vector)
+            above = builder.sext(builder.icmp_signed(">", key, bound), vector)
+            new.append(builder.sub(total, above))
+        return new
+
+    return _loop(builder, _const(0), rows, [_vector_const(0, LANES) for _ in bounds], body)
+
+
+@intrinsic
+def count_columns(typing: Any, keys: Any, step: Any, rows: Any, bounds: Any, counts: Any) -> Any:
+    """counts[j] = how many keys of column j exceed bounds[j], for 32 columns side by side."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        keys, step, rows, bounds, counts = args
+        vector = ir.VectorType(_I32, LANES)
+        places = [_const(4 * LANES * p) for p in range(ROW // LANES)]
+        bound = [_load(builder, builder.add(bounds, place), vector) for place in places]
+        sums = _count(builder, keys, step, rows, bound)
+        for place, total in zip(places, sums, strict=True):
+            _store(builder, total, builder.add(counts, place))
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT, _INT, _INT), code
+
+
+@intrinsic
+def count_all(typing: Any, keys: Any, rows: Any, bound: Any) -> Any:
+    """How many of rows*32 keys exceed one bound."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        keys, rows, bound = args
+        bounds = [_splat(builder, builder.trunc(bound, _I32), LANES)] * (ROW // LANES)
+        sums = _count(builder, keys, _const(4 * ROW), rows, bounds)
+        total = builder.add(builder.add(sums[0], sums[1]), builder.add(sums[2], sums[3]))
+        kind = ir.FunctionType(_I32, [total.type])
+        add = get_or_insert_function(builder.module, kind, "llvm.vector.reduce.add.v8i32")
+        return builder.zext(builder.call(add, [total]), _I64)
+
+    return _INT(_INT, _INT, _INT), code
+
+
+@intrinsic
+def sum_columns(typing: Any, values: Any, step: Any, rows: Any, sums: Any) -> Any:
+    """sums[j] = sum over the rows, `step` bytes apart, of column j, for 32 columns."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values, step, rows, sums = args
+        vector = ir.VectorType(_F32, LANES)
+        places = [_const(4 * LANES * p) for p in range(ROW // LANES)]
+
+        def body(row: Any, totals: list[Any]) -> list[Any]:
+            base = builder.add(values, builder.mul(row, step))
+            terms = [_load(builder, builder.add(base, place), vector) for place in places]
+            return [builder.fadd(a, b) for a, b in zip(totals, terms, strict=True)]
+
+        zero = ir.Constant(vector, [0.0] * LANES)
+        totals = _loop(builder, _const(0), rows, [zero for _ in places], body)
+        for place, total in zip(places, totals, strict=True):
+            _store(builder, total, builder.add(sums, place))
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT, _INT), code
+
+
+def _loop(builder: Any, start: Any, stop: Any, carried: list[Any], body: Callable) -> list[Any]:
+    """for i in range(start, stop): carried = body(i, carried); runs at least once."""
+    before = builder.block
+    inside = builder.append_basic_block("loop")
+    after = builder.append_basic_block("done")
+    builder.branch(inside)
+    builder.position_at_end(inside)
+    i = builder.phi(_I64)
+    i.add_incoming(start, before)
+    values = []
+    for value in carried:
+        values.append(builder.phi(value.type))
+        values[-1].add_incoming(value, before)
+    new = body(i, values)
+    following = builder.add(i, _const(1))
+    i.add_incoming(following, builder.block)
+    for phi, value in zip(values, new, strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, stop), inside, after)
+    builder.position_at_end(after)
+    return new

@@ -1,0 +1,150 @@
+"""What a backward pass costs: fixed formulas, so that the choice of `auto` repeats.
+
+A sum of terms, each a count times the time one of it takes on a single thread, in nanoseconds. The
+times were fitted to measurements of layers from 1x1 to 7x7, of linear layers, of one to 512
+channels, in both memory formats. Only their ratios matter, and those change little between
+machines: dense and sparse kernels are bound by the same multiply-adds and the same memory.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from meprop.rule import TopK
+
+_LANES = 8
+_SAMPLED = 4096  # entries of a gradient whose zeros are counted
+
+
+class Layer(NamedTuple):
+    """The shapes of a layer's backward pass; a linear layer is a 1x1 convolution."""
+
+    samples: int
+    channels: int
+    height: int
+    columns: int
+    maps: int
+    out_area: int
+    kernel: tuple[int, int]
+    padding: tuple[int, int] = (0, 0)
+    groups: int = 1
+    wants_input: bool = True
+    channels_last: bool = True
+
+    @property
+    def entries(self) -> int:
+        """Entries of the gradient at the layer's output."""
+        return self.samples * self.maps * self.out_area
+
+    @property
+    def linear(self) -> bool:
+        return self.height * self.columns * self.kernel[0] * self.kernel[1] == 1
+
+
+def sparse_cost(layer: Layer, kept: float, chosen: bool, threads: int = 1) -> float:
+    """Nanoseconds of the sparse kernels with `kept` entries; chosen: found by selection."""
+    width = layer.channels // layer.groups
+    lines, length = layer.kernel[0], layer.kernel[1] * width
+    vectors = lines * -(-length // _LANES)
+    sides = 1 + layer.wants_input
+    pixels = (layer.height + 2 * layer.padding[0]) * (layer.columns + 2 * layer.padding[1])
+    inputs = layer.samples * layer.channels * pixels * sides
+    plain = layer.channels_last or layer.linear
+    direct = plain and layer.groups == 1 and layer.padding == (0, 0) and length % _LANES == 0
+    tiles = lines * -(-length // (12 * _LANES)) if length > _LANES else 1
+    rows = min(kept, layer.samples * layer.out_area * layer.groups) * tiles
+    moved = 0.0 if direct else 0.18
+    if layer.groups > 1 and plain:
+        moved += 3.5 / width  # a few channels at a time
+    elif not plain:
+        moved += 0.84
+    shared = (
+        0.62 * layer.entries
+        + 6.0 * kept
+        + moved * inputs
+        + 0.47 * vectors * sides * kept
+        + (5.1 * rows if layer.wants_input else 0)
+    )
+    alone = 0.28 * layer.maps * vectors * _LANES * sides + (8.0 * kept if chosen else 0)
+    return 66_000 + alone + shared / threads
+
+
+def dense_cost(layer: Layer, ratio: float | None = None, threads: int = 1) -> float:
+    """Nanoseconds of torch's backward, after a selection by the kernels where there is a ratio."""
+    width, group_maps = layer.channels // layer.groups, layer.maps // layer.groups
+    # oneDNN works on blocks of channels, filled up with zeros.
+    pairs = layer.groups * (-(-group_maps // 16) * 16) * (-(-width // _LANES) * _LANES)
+    if width == 1 and layer.groups > 1:
+        pairs = layer.maps
+    if layer.linear:
+        pairs = layer.maps * layer.channels
+    sides = 1 + layer.wants_input
+    taps = layer.kernel[0] * layer.kernel[1]
+    inputs = layer.samples * layer.channels * layer.height * layer.columns
+    work = (0.0205 if layer.linear else 0.024) * layer.samples * layer.out_area * taps * pairs
+    moved = 0.68 * inputs + 0.36 * layer.maps * width * taps
+    start = 5_000 if layer.linear else 45_000
+    selection = 0.0 if ratio is None else (4 + 36 * ratio) * layer.entries
+    return start + sides * (work + moved) / threads + selection
+
+
+def density(grad: Tensor) -> float:
+    """Nonzero share of a gradient, from a few thousand entries at fixed places.
+
+    >>> density(torch.tensor([0.0, 1.0, 2.0, 0.0]))
+    0.5
+    """
+    total = grad.numel()
+    step = max(1, total // _SAMPLED) | 1  # odd: pooling leaves zeros with even periods
+    dense = grad.is_contiguous() or (
+        grad.dim() == 4 and grad.is_contiguous(memory_format=torch.channels_last)
+    )
+    flat = grad.as_strided((total,), (1,)) if dense else grad.reshape(-1)
+    sample = flat[::step]
+    return int(torch.count_nonzero(sample)) / max(1, sample.numel())
+
+
+def cheaper(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    *,
+    rule: TopK | None,
+    padding: tuple[int, int] = (0, 0),
+    groups: int = 1,
+    wants_input: bool = True,
+    threads: int = 1,
+) -> bool:
+    """Whether the sparse kernels take less time than torch's dense backward pass (and selection).
+
+    A function of shapes, memory format, nonzero share and threads alone.
+
+    >>> cheaper(torch.ones(10, 10), torch.ones(10, 1024), torch.ones(10, 1024), rule=None)
+    False
+    """
+    conv = x.dim() == 4
+    layer = Layer(
+        samples=grad.shape[0],
+        channels=x.shape[1],
+        height=x.shape[2] if conv else 1,
+        columns=x.shape[3] if conv else 1,
+        maps=weight.shape[0],
+        out_area=grad.shape[2] * grad.shape[3] if conv else 1,
+        kernel=(weight.shape[2], weight.shape[3]) if conv else (1, 1),
+        padding=padding,
+        groups=groups,
+        wants_input=wants_input,
+        channels_last=conv and x.is_contiguous(memory_format=torch.channels_last),
+    )
+    ratio = 1.0 if rule is None else rule.ratio
+    chosen = ratio < 1
+    dense = dense_cost(layer, ratio if chosen else None, threads)
+    if sparse_cost(layer, ratio * layer.entries, chosen, threads) < dense:
+        return True
+    if ratio < 0.05:
+        return False
+    kept = min(ratio, density(grad)) * layer.entries
+    return sparse_cost(layer, kept, chosen, threads) < dense

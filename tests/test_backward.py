@@ -1,0 +1,167 @@
+"""The backends behind the layers: one result, whichever computes it."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from meprop import Conv2d, Linear, TopK, backward, convert, history_state, watch
+from meprop.study import PaperCNN
+
+RULES = [
+    None,
+    TopK(0.05),
+    TopK(0.05, decay=0.6),
+    TopK(0.1, scope="sample", bias="sparse"),
+    TopK(0.1, scope="mixed", decay=0.3),
+    TopK(0.1, scope="layer"),
+    TopK(0.1, pick="random"),
+]
+
+
+def close(ours, theirs, tolerance=1e-5):
+    return float((ours - theirs).norm()) <= tolerance * float(theirs.norm()) + 1e-12
+
+
+def step(layer, seed):
+    """Gradients of one step on a fixed input and upstream gradient, a third of it zero."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (4, 3, 9, 9) if isinstance(layer, nn.Conv2d) else (6, 12)
+    x = torch.randn(shape, generator=generator).requires_grad_()
+    y = layer(x)
+    upstream = torch.randn(y.shape, generator=generator)
+    upstream[torch.rand(y.shape, generator=generator) < 1 / 3] = 0
+    layer.zero_grad()
+    y.backward(upstream)
+    return {"input": x.grad, **{name: p.grad.clone() for name, p in layer.named_parameters()}}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("history", ["slot", "position"])
+@pytest.mark.parametrize("kind", ["conv", "linear"])
+def test_sparse_equals_masked(kind, rule, history):
+    torch.manual_seed(0)
+    arguments = {"rule": rule, "history": history, "backend": "sparse"}
+    sparse = (
+        Conv2d(3, 8, 3, padding=1, **arguments) if kind == "conv" else Linear(12, 20, **arguments)
+    )
+    masked = copy.deepcopy(sparse)
+    masked.backend = "masked"
+    for seed in range(3):
+        with watch(sparse) as seen, watch(masked) as expected:
+            ours, theirs = step(sparse, seed), step(masked, seed)
+        for name in theirs:
+            assert close(ours[name], theirs[name]), name
+        assert seen[""].before == expected[""].before
+        assert seen[""].after == expected[""].after
+        assert seen[""].norm_kept == pytest.approx(expected[""].norm_kept)
+        if rule is not None and rule.decay:
+            assert torch.equal(sparse.run_grad, masked.run_grad)
+
+
+def test_the_papers_network_trains_alike_on_every_backend():
+    losses = {}
+    for backend_ in ("masked", "sparse", "auto"):
+        torch.manual_seed(0)
+        model = PaperCNN(rule=TopK(0.05, decay=0.6), backend=backend_)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        losses[backend_] = []
+        for seed in range(4):
+            x = torch.rand(10, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
+            loss = F.cross_entropy(model(x), torch.arange(10))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses[backend_].append(loss.item())
+    assert losses["sparse"] == pytest.approx(losses["masked"], rel=1e-4)
+    assert losses["auto"] == pytest.approx(losses["masked"], rel=1e-4)
+
+
+@pytest.mark.parametrize("backend_", ["masked", "sparse"])
+def test_resuming_is_exact(backend_):
+    torch.manual_seed(0)
+    layer = Conv2d(3, 8, 3, rule=TopK(0.1, decay=0.6), backend=backend_)
+    step(layer, 0)
+    twin = copy.deepcopy(layer)
+    state = history_state(layer)
+    for seed in (1, 2):
+        ours, theirs = step(layer, seed), step(twin, seed)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    # The kernels update run_grad in place: what was saved must not move with it.
+    assert not torch.equal(state[""]["run_grad"], layer.run_grad)
+
+
+def test_without_a_rule_zeros_are_skipped_exactly():
+    torch.manual_seed(0)
+    plain = nn.Conv2d(3, 8, 3, padding=1)
+    exact = convert(copy.deepcopy(plain), None, backend="sparse")
+    ours, theirs = step(exact, 0), step(plain, 0)
+    for name in theirs:
+        assert close(ours[name], theirs[name])
+
+
+@pytest.mark.parametrize("verdict", [False, True])
+def test_auto_follows_the_cost_model(monkeypatch, verdict):
+    asked, ran = [], []
+
+    def cheaper(grad, x, weight, **facts):
+        asked.append(facts)
+        return verdict
+
+    monkeypatch.setattr(backward, "cheaper", cheaper)
+    kernel = backward.kernels.conv2d_backward
+    monkeypatch.setattr(
+        backward.kernels, "conv2d_backward", lambda *a, **k: ran.append(1) or kernel(*a, **k)
+    )
+    rule = TopK(0.1)
+    step(Conv2d(3, 8, 3, padding=1, rule=rule, backend="auto"), 0)
+    assert len(ran) == verdict
+    threads = torch.get_num_threads()
+    expected = {"rule": rule, "wants_input": True, "threads": threads, "groups": 1}
+    assert asked == [expected | {"padding": (1, 1)}]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_auto_takes_what_sparse_refuses(dtype):
+    x = torch.rand(2, 3, 6, 6, dtype=dtype)
+    auto = Conv2d(3, 4, 3, rule=TopK(0.1)).to(dtype)
+    auto(x).sum().backward()
+    assert auto.weight.grad.dtype == dtype
+    for layer, input in [
+        (Conv2d(3, 4, 3, rule=TopK(0.1), backend="sparse").to(dtype), x),
+        (Linear(6, 4, backend="sparse").to(dtype), x),
+    ]:
+        with pytest.raises(ValueError, match=f"backend 'sparse' takes float32 .* {dtype} on cpu"):
+            layer(input)
+
+
+def test_double_backward_through_the_kernels_says_that_it_cannot():
+    x = torch.rand(2, 3, 6, 6, requires_grad=True)
+    layer = Conv2d(3, 4, 3, rule=TopK(0.1), backend="sparse")
+    (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("frozen", [("weight",), ("bias",), ("weight", "bias"), ("input",)])
+def test_only_what_is_asked_for(frozen):
+    layer = Conv2d(3, 4, 3, rule=TopK(0.1), backend="sparse")
+    x = torch.rand(2, 3, 6, 6, requires_grad="input" not in frozen)
+    for name, parameter in layer.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    layer(x).square().sum().backward()
+    grads = {"input": x.grad, "weight": layer.weight.grad, "bias": layer.bias.grad}
+    assert {name for name, grad in grads.items() if grad is None} == set(frozen)
+
+
+def test_a_history_from_a_batch_of_one_starts_anew():
+    layer = Conv2d(3, 4, 3, rule=TopK(0.1, decay=0.6), backend="sparse")
+    masked = copy.deepcopy(layer)
+    masked.backend = "masked"
+    for batch in (1, 4, 2):
+        x = torch.rand(batch, 3, 6, 6)
+        for model in (layer, masked):
+            model(x).square().sum().backward()
+        assert torch.equal(layer.run_grad, masked.run_grad)

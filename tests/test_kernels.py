@@ -1,0 +1,421 @@
+"""The sparse kernels against torch's own backward on the gradient that the reference selects."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from meprop import TopK, kernels, select
+from meprop.kernels.cost import cheaper, density
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+check = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _threads_for_small_gradients():
+    kernels.select(torch.ones(1, 1), TopK(1.0))  # compiled by now
+    from meprop.kernels import _driver
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_driver, "_SMALL", 0)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def lay_out(values: Tensor, layout: str) -> Tensor:
+    """The same values, otherwise in memory."""
+    if layout == "channels_last" and values.dim() == 4:
+        return values.contiguous(memory_format=torch.channels_last)
+    if layout == "transposed":
+        return values.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "sliced":
+        wide = torch.zeros(*values.shape[:-1], 2 * values.shape[-1])
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    return values.contiguous()
+
+
+def same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    """The same bits; NaN is equal to NaN."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    return torch.allclose(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+def close(ours: Tensor | None, theirs: Tensor, at_least: bool = False) -> bool:
+    """Equal to a relative norm of 1e-5 where finite, and not finite in the same places.
+
+    at_least: ours may have more that is not finite.
+    """
+    assert ours is not None and ours.shape == theirs.shape
+    finite = theirs.isfinite()
+    if at_least:
+        finite &= ours.isfinite()
+        theirs = torch.where(finite | ~theirs.isfinite(), theirs, torch.nan)
+    if not torch.equal(ours.isfinite(), theirs.isfinite()):
+        return False
+    return bool((ours - theirs)[finite].norm() <= 1e-5 * theirs[finite].norm() + 1e-30)
+
+
+def dense_conv(grad: Tensor, x: Tensor, weight: Tensor, slide: dict) -> list[Tensor]:
+    order = [slide[name] for name in ("stride", "padding", "dilation")]
+    return torch.ops.aten.convolution_backward(
+        grad, x, weight, None, *order, False, [0, 0], slide["groups"], [True, True, False]
+    )[:2]
+
+
+LAYOUTS = st.sampled_from(["contiguous", "channels_last", "transposed", "sliced"])
+VALUES = st.sampled_from(["normal", "sparse", "ties", "zero", "few", "wild"])
+
+
+def gradient(kind: str, shape: tuple[int, ...]) -> Tensor:
+    grad = torch.randn(shape)
+    if kind == "sparse":
+        grad = grad * (torch.rand(shape) < 0.2)
+    elif kind == "ties":
+        grad = grad.mul(2).round().div(2)
+    elif kind == "zero":
+        grad = -torch.zeros(shape)
+    elif kind == "few":
+        grad = grad * (torch.rand(shape) < 2 / grad.numel())
+    elif kind == "wild":
+        flat = grad.flatten()
+        flat[torch.randint(flat.numel(), (3,))] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        flat[torch.randint(flat.numel(), (1,))] = -torch.nan
+    return grad
+
+
+@st.composite
+def convolutions(draw):
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    inputs = groups * draw(st.sampled_from([1, 2, 3, 5, 8, 16]))
+    maps = groups * draw(st.integers(1, 5))
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    stride = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    size = [
+        max(1, dilation[i] * (kernel[i] - 1) + 1 - 2 * padding[i]) + draw(st.integers(0, 7))
+        for i in (0, 1)
+    ]
+    slide = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return (draw(st.integers(1, 4)), inputs, *size), (maps, inputs // groups, *kernel), slide
+
+
+@check
+@given(
+    convolution=convolutions(),
+    scope=st.sampled_from(["map", "sample", "layer", "mixed"]),
+    ratio=st.sampled_from([0.01, 0.1, 0.5, 1.0, None]),
+    decay=st.sampled_from([0.0, 0.6]),
+    pick=st.sampled_from(["top", "top", "random"]),
+    per_position=st.booleans(),
+    values=VALUES,
+    layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+    threads=st.integers(1, 2),
+    seed=st.integers(0, 999),
+)
+def test_convolution_equals_the_masked_one(
+    convolution, scope, ratio, decay, pick, per_position, values, layouts, threads, seed
+):
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    x_shape, weight_shape, slide = convolution
+    x, weight = lay_out(torch.randn(x_shape), layouts[0]), torch.randn(weight_shape)
+    weight = lay_out(weight, layouts[1])
+    rule = None if ratio is None else TopK(ratio, decay, scope, pick)
+    out = F.conv2d(x, weight, **slide)
+    ours = theirs = None
+    draws = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    for _ in range(3 if decay and rule else 1):
+        grad = lay_out(gradient(values, tuple(out.shape)), layouts[2])
+        mask = torch.ones_like(grad, dtype=torch.bool)
+        if rule is not None:
+            mask, theirs = select(grad, rule, theirs, draws[0], per_position=per_position)
+        result = kernels.conv2d_backward(
+            grad, x, weight, **slide, rule=rule, run_grad=ours, generator=draws[1],
+            per_position=per_position,
+        )  # fmt: skip
+        ours = result.run_grad
+        chosen = torch.where(mask, grad, 0)
+        assert torch.equal(
+            result.kept.nan_to_num().sort()[0], chosen[chosen != 0].nan_to_num().sort()[0]
+        )
+        assert same(ours, theirs)
+        dx, dw = dense_conv(chosen, x, weight, slide)
+        assert close(result.grad_input, dx)
+        # Whether NaN times the zeros of the padding is NaN is left to the implementation.
+        assert close(result.grad_weight, dw, at_least=values == "wild")
+        assert close(result.grad_bias, grad.sum((0, 2, 3)))
+
+
+@check
+@given(
+    rows=st.integers(1, 12),
+    outputs=st.sampled_from([1, 3, 10, 40, 130]),
+    inputs=st.sampled_from([1, 4, 8, 100, 256]),
+    scope=st.sampled_from(["map", "sample", "layer", "mixed", "unified"]),
+    ratio=st.sampled_from([0.01, 0.1, 0.5, 1.0, None]),
+    decay=st.sampled_from([0.0, 0.6]),
+    pick=st.sampled_from(["top", "top", "random"]),
+    values=VALUES,
+    layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+    seed=st.integers(0, 999),
+)
+def test_linear_equals_the_masked_one(
+    rows, outputs, inputs, scope, ratio, decay, pick, values, layouts, seed
+):
+    torch.manual_seed(seed)
+    x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+    x, weight = lay_out(x, layouts[0]), lay_out(weight, layouts[1])
+    rule = None if ratio is None else TopK(ratio, decay, scope, pick)
+    ours = theirs = None
+    draws = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    for _ in range(3 if decay and rule else 1):
+        grad = lay_out(gradient(values, (rows, outputs)), layouts[2])
+        mask = torch.ones_like(grad, dtype=torch.bool)
+        if rule is not None:
+            mask, theirs = select(grad, rule, theirs, draws[0])
+        result = kernels.linear_backward(
+            grad, x, weight, rule=rule, run_grad=ours, generator=draws[1]
+        )
+        ours = result.run_grad
+        chosen = torch.where(mask, grad, 0)
+        assert same(ours, theirs)
+        if values != "wild":  # 0 * inf is NaN in a matrix product; the kernels skip the zero
+            assert close(result.grad_input, chosen @ weight)
+            assert close(result.grad_weight, chosen.T @ x)
+        assert close(result.grad_bias, grad.sum(0))
+
+
+@check
+@given(
+    shape=st.one_of(
+        st.tuples(st.integers(1, 5), st.integers(1, 70), st.integers(1, 12), st.integers(1, 12)),
+        st.tuples(st.integers(1, 6), st.integers(1, 200)),
+        st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 90)),
+        st.tuples(st.integers(1, 300)),
+    ),
+    scope=st.sampled_from(["map", "sample", "layer", "mixed"]),
+    ratio=st.floats(0.001, 1.0),
+    decay=st.sampled_from([0.0, 0.3]),
+    pick=st.sampled_from(["top", "random"]),
+    per_position=st.booleans(),
+    values=VALUES,
+    layout=LAYOUTS,
+    seed=st.integers(0, 999),
+)
+def test_selects_what_the_reference_selects(
+    shape, scope, ratio, decay, pick, per_position, values, layout, seed
+):
+    torch.manual_seed(seed)
+    rule = TopK(ratio, decay, scope, pick)
+    ours = theirs = None
+    draws = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    for _ in range(2):
+        grad = lay_out(gradient(values, shape), layout)
+        expected, theirs = select(grad, rule, theirs, draws[0], per_position=per_position)
+        before = None if ours is None else ours.clone()
+        found, new = kernels.select(grad, rule, ours, draws[1], per_position=per_position)
+        assert torch.equal(found, expected)
+        assert same(ours, before)
+        ours = new
+        assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("shape", [(10, 32, 28, 28), (10, 64, 14, 14)])
+def test_selects_the_same_in_layers_of_full_size(shape, layout):
+    # Large enough that the bound is guessed from a sample.
+    for ratio in (0.003, 0.05, 0.4):
+        grad = lay_out(gradient("normal", shape), layout)
+        found, _ = kernels.select(grad, TopK(ratio))
+        assert torch.equal(found, select(grad, TopK(ratio))[0])
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_a_bound_guessed_too_high_is_corrected(layout, monkeypatch):
+    from meprop.kernels import _guess
+
+    def too_high(*args: int) -> None:
+        groups, low = 3, args[14]
+        for group in range(groups):
+            ctypes.c_int32.from_address(low + 4 * group).value = 0x7F000000
+
+    monkeypatch.setattr(_guess, "guess", too_high)
+    rule, ours, theirs = TopK(0.1, decay=0.5), None, None
+    for _ in range(2):
+        grad = lay_out(torch.randn(4, 3, 20, 20), layout)
+        expected, theirs = select(grad, rule, theirs)
+        found, ours = kernels.select(grad, rule, ours)
+        assert torch.equal(found, expected)
+        assert same(ours, theirs)  # updated once, not once per scan
+
+
+def case(samples: int = 6) -> tuple[Tensor, Tensor, Tensor, dict]:
+    draw = torch.Generator().manual_seed(samples)  # of its own: threads share torch's
+    slide = dict(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
+    shapes = (samples, 32, 28, 28), (samples, 16, 28, 28), (32, 16, 3, 3)
+    grad, x, weight = (torch.randn(shape, generator=draw) for shape in shapes)
+    return grad, x, weight, slide
+
+
+def run(samples: int = 6) -> list[Tensor]:
+    grad, x, weight, slide = case(samples)
+    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=TopK(0.05))
+    return [t for t in result[:3] if t is not None]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bits_repeat(threads):
+    torch.set_num_threads(threads)
+    first = run()
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True))
+
+
+def test_threads_agree_to_rounding():
+    one = run()
+    torch.set_num_threads(2)
+    assert all(close(a, b) for a, b in zip(run(), one, strict=True))
+    torch.set_num_threads(5)
+    assert all(close(a, b) for a, b in zip(run(), one, strict=True))
+
+
+def test_several_python_threads_at_once():
+    torch.set_num_threads(2)
+    expected, found = run(), {}
+
+    def work(name: int) -> None:
+        for _ in range(5):
+            run(samples=3)
+            found[name] = run()
+
+    workers = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(found) == 4
+    for result in found.values():
+        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
+
+
+def in_child(queue) -> None:
+    queue.put([t.numpy() for t in run()])
+
+
+def test_a_forked_process_computes_the_same():
+    torch.set_num_threads(2)
+    expected = run()  # the pool has threads now, which a fork does not bring along
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=in_child, args=(queue,))
+    child.start()
+    found = queue.get()
+    child.join()
+    assert child.exitcode == 0
+    assert all(torch.equal(torch.from_numpy(a), b) for a, b in zip(found, expected, strict=True))
+
+
+def test_an_expanded_gradient():
+    _, x, weight, slide = case()
+    grad = torch.ones(()).expand(6, 32, 28, 28)
+    rule = TopK(0.1)
+    chosen = torch.where(select(grad, rule)[0], grad, 0)
+    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=rule)
+    for mine, dense in zip(result, dense_conv(chosen, x, weight, slide), strict=False):
+        assert close(mine, dense)
+
+
+def test_an_empty_batch():
+    grad, x, weight, slide = case()
+    result = kernels.conv2d_backward(grad[:0], x[:0], weight, **slide, rule=TopK(0.1))
+    assert result.grad_input is not None and result.grad_input.shape == x[:0].shape
+    assert result.grad_weight is not None and not result.grad_weight.any()
+    assert result.grad_bias is not None and not result.grad_bias.any()
+
+
+def test_only_what_is_asked_for():
+    grad, x, weight, slide = case()
+    full = run()
+    for wanted in range(3):
+        needs = tuple(i == wanted for i in range(3))
+        result = kernels.conv2d_backward(grad, x, weight, **slide, rule=TopK(0.05), needs=needs)
+        for i in range(3):
+            assert (result[i] is None) if i != wanted else torch.equal(result[i], full[i])
+
+
+def test_the_bias_gradient_of_the_selected_entries():
+    grad, x, weight, slide = case()
+    rule = TopK(0.05, bias="sparse")
+    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=rule)
+    assert close(result.grad_bias, torch.where(select(grad, rule)[0], grad, 0).sum((0, 2, 3)))
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_gradients_come_in_the_layout_of_what_they_belong_to(layout):
+    grad, x, weight, slide = case()
+    x, weight = lay_out(x, layout), lay_out(weight, layout)
+    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=None)
+    assert result.grad_input is not None and result.grad_input.stride() == x.stride()
+    assert result.grad_weight is not None and result.grad_weight.stride() == weight.stride()
+
+
+def test_zeros_are_skipped_even_beside_infinite_inputs():
+    grad, x, weight, slide = case()
+    x[0, 0] = torch.inf
+    grad[0] = 0
+    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=None)
+    assert result.grad_weight is not None and result.grad_weight.isfinite().all()
+
+
+def test_supports_only_what_the_kernels_can_do():
+    grad, x, weight, _ = case()
+    assert kernels.supports(grad, x, weight)
+    assert not kernels.supports(grad.double(), x.double(), weight.double())
+    assert not kernels.supports(grad.to("meta"), x, weight)
+    assert not kernels.supports(grad, x, weight.to_sparse())
+
+
+def test_the_cost_model_knows_where_zeros_pay():
+    grad, x, weight, _ = case()
+    natural = grad * (torch.rand_like(grad) < 0.03)
+    place = dict(padding=(1, 1), wants_input=True)
+    assert cheaper(grad, x, weight, rule=TopK(0.05), **place)
+    assert cheaper(natural, x, weight, rule=None, **place)
+    assert not cheaper(grad, x, weight, rule=None, **place)
+    rows, inputs, filters = torch.randn(10, 10), torch.randn(10, 1024), torch.randn(10, 1024)
+    assert not cheaper(rows, inputs, filters, rule=None)
+
+
+@given(st.integers(0, 3000), st.floats(0.0, 1.0), st.sampled_from(["contiguous", "channels_last"]))
+@check
+def test_density_is_estimated_alike_in_every_layout(seed, share, layout):
+    torch.manual_seed(seed)
+    grad = torch.randn(3, 8, 30, 30) * (torch.rand(3, 8, 30, 30) < share)
+    exact = torch.count_nonzero(grad).item() / grad.numel()
+    assert abs(density(lay_out(grad, layout)) - exact) < 0.05
+    assert abs(density(lay_out(grad, "sliced")) - exact) < 0.05
