@@ -1,0 +1,109 @@
+"""A run's state after an epoch, on disk, so that a killed run goes on where it was.
+
+The file is a line with a checksum, then what `torch.save` wrote. It is replaced as a whole, and
+read by nobody but the same configuration under the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from meprop.study.config import Config
+from meprop.study.provenance import code_digest
+from meprop.study.record import write_atomically
+
+MAGIC = b"meprop checkpoint "
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that this run must not go on from."""
+
+
+def checkpoint_path(config: Config) -> Path:
+    """The usual place: the user's cache folder, a file for each configuration and state of code.
+
+    It is outside the checkout, so that a fresh one goes on.
+
+    >>> checkpoint_path(Config()).suffix
+    '.pt'
+    """
+    name = f"{config.digest[:16]}-{code_digest()[:16]}.pt"
+    return user_cache_path("meprop") / "checkpoints" / name
+
+
+def discard(path: str | Path) -> None:
+    """Remove a checkpoint that is no longer needed, once the record is safe.
+
+    >>> discard(checkpoint_path(Config(dataset="digits", train_size=11)))  # there is none
+    """
+    path = Path(path)
+    for file in (path, _lock_file(path)):
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other processes from the same work; the system frees the lock of one that dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(_lock_file(path))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise CheckpointError(
+            f"{path}: another process is training this configuration; wait for it, or stop it"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save(path: Path, config: Config, state: dict[str, Any]) -> None:
+    """Replace the checkpoint by a new one."""
+    content = io.BytesIO()
+    torch.save({"config": config.to_dict(), "code": code_digest(), "state": state}, content)
+    payload = content.getbuffer()
+    write_atomically(path, MAGIC + _checksum(payload) + b"\n", payload)
+
+
+def load(path: Path, config: Config) -> dict[str, Any] | None:
+    """The state to go on from, or None to start from the beginning.
+
+    A damaged file is left aside with a warning. One of another configuration or of other code is
+    refused: going on from it would give a result that nothing can give again.
+    """
+    try:
+        header, _, payload = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    if header != MAGIC + _checksum(payload):
+        warnings.warn(f"{path}: damaged checkpoint, starting from the beginning", stacklevel=3)
+        return None
+    content = torch.load(io.BytesIO(payload), weights_only=True)
+    for what, ours in (("config", config.to_dict()), ("code", code_digest())):
+        if content[what] != ours:
+            other = "another configuration" if what == "config" else "another state of the code"
+            raise CheckpointError(
+                f"{path}: this checkpoint belongs to {other}; delete it to start from the "
+                "beginning, or give another path"
+                + (", or go back to the code that wrote it" if what == "code" else "")
+            )
+    return content["state"]
+
+
+def _checksum(payload: bytes | memoryview) -> bytes:
+    return hashlib.sha256(payload).hexdigest().encode()
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")

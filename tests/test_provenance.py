@@ -1,0 +1,142 @@
+import ast
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from meprop.study import provenance as module
+from meprop.study.provenance import code_digest, code_files, provenance
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A small repository with a package in it that stands for ours."""
+    package = tmp_path / "meprop"
+    package.mkdir()
+    (package / "rule.py").write_text('"""A rule."""\n\nk = 3  # so many\n')
+    (package / "bench").mkdir()
+    (package / "bench" / "run.py").write_text("speed = 1\n")
+    (package / "study").mkdir()
+    (package / "study" / "training.py").write_text("def train():\n    return 1\n")
+    (package / "study" / "figures.py").write_text("colour = 'red'\n")
+    (tmp_path / "experiments.yml").write_text("quick: {}\n")
+    (tmp_path / "README.md").write_text("# Read me\n")
+    monkeypatch.setattr(module, "PACKAGE", package)
+    code_digest.cache_clear()
+    yield tmp_path
+    code_digest.cache_clear()
+
+
+def git(folder, *arguments):
+    settings = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", "-C", folder, *settings, *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def commit(folder):
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "all")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def origin():
+    found = provenance(threads=1)
+    return found["commit"], found["dirty"]
+
+
+def test_clean_and_dirty(checkout):
+    head = commit(checkout)
+    assert origin() == (head, False)
+    (checkout / "README.md").write_text("# Other\n")
+    (checkout / "notes.txt").write_text("not of interest\n")
+    assert origin() == (head, False)
+    (checkout / "experiments.yml").write_text("quick: {a: 1}\n")
+    assert origin() == (head, True)
+    git(checkout, "checkout", "-q", "experiments.yml")
+    assert origin() == (head, False)
+    (checkout / "meprop" / "new.py").write_text("x = 1\n")
+    assert origin() == (head, True)
+
+
+def test_no_repository_and_no_commit_yet(checkout, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(checkout.parent))
+    assert origin() == (None, None)
+    git(checkout, "init", "-q")
+    assert origin() == (None, None)
+    monkeypatch.setenv("PATH", "")
+    assert origin() == (None, None)
+
+
+def test_installed_inside_somebody_elses_repository(checkout, monkeypatch):
+    commit(checkout)
+    elsewhere = checkout / "venv" / "site-packages" / "meprop"
+    shutil.copytree(checkout / "meprop", elsewhere)
+    monkeypatch.setattr(module, "PACKAGE", elsewhere)
+    assert origin() == (None, None)
+
+
+def test_it_names_no_place():
+    found = provenance(threads=2)
+    assert found["threads"] == 2
+    text = repr(found)
+    places = [str(Path.home()), str(Path.cwd()), socket.gethostname(), os.environ.get("USER", "")]
+    for place in places:
+        if len(place) > 3:
+            assert not re.search(rf"\b{re.escape(place)}\b", text)
+    for name in ("meprop", "torch", "numpy", "python", "cpu", "cores", "platform", "code"):
+        assert found[name]
+
+
+def edited(path, text):
+    path.write_text(text)
+    code_digest.cache_clear()
+    return code_digest()
+
+
+def test_the_code_digest_follows_what_the_code_does(checkout):
+    first = code_digest()
+    rule = checkout / "meprop" / "rule.py"
+    assert edited(rule, '"""Another text."""\n\n\n# reasons\nk = (3)\n') == first
+    assert edited(rule, '"""A rule."""\n\nk = 4\n') != first
+    assert edited(rule, '"""A rule."""\n\nk = 3\n') == first
+    assert edited(checkout / "meprop" / "bench" / "run.py", "speed = 2\n") == first
+    assert edited(checkout / "meprop" / "study" / "figures.py", "colour = 'blue'\n") == first
+    assert edited(checkout / "meprop" / "study" / "training.py", "def train(): return 2\n") != first
+
+
+def test_the_code_digest_follows_the_versions(checkout, monkeypatch):
+    first = code_digest()
+    monkeypatch.setattr(module, "_version", lambda package: "0.0")
+    code_digest.cache_clear()
+    assert code_digest() != first
+
+
+def test_the_code_digest_covers_all_that_training_imports():
+    package = module.PACKAGE
+    found, ahead = set(), [package / "study" / "training.py"]
+    while ahead:
+        path = ahead.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for name in names:
+                file = package.parent.joinpath(*name.split(".")).with_suffix(".py")
+                init = file.with_suffix("") / "__init__.py"
+                ahead += [f for f in (file, init) if f.is_file() and file.is_relative_to(package)]
+    study = {p for p in found if p.parent.name == "study" and p.name != "__init__.py"}
+    core = {p for p in found if p.parent.name != "study"}
+    assert study == {p for p in code_files() if p.parent.name == "study"}
+    assert core <= set(code_files())

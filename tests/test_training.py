@@ -1,0 +1,412 @@
+"""Training on a few of the embedded digits; the full recipe runs in the notebooks."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from meprop import watch
+from meprop.study import training
+from meprop.study.checkpoint import CheckpointError
+from meprop.study.config import Config
+from meprop.study.data import Part, Splits, load_data
+from meprop.study.measuring import Measured
+from meprop.study.record import Record
+from meprop.study.seeding import batches, build
+from meprop.study.training import _Run, evaluate, train
+
+TINY = Config(dataset="digits", train_size=60, epochs=3, ratio=0.05, decay=0.6)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_digits():
+    """Evaluation on fewer images, for speed; the scores mean nothing here anyway."""
+    whole = load_data("digits")
+    small = Splits(
+        whole.train, *(Part(p.images[:40], p.labels[:40]) for p in (whole.dev, whole.test))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "load_data", lambda name: small)
+        yield small
+
+
+@pytest.fixture(scope="module")
+def record(few_digits):
+    return train(TINY, progress=False)
+
+
+def test_the_record(record, few_digits, tmp_path):
+    assert (record.config, record.status, record.stopped) == (TINY, "finished", None)
+    assert [epoch["epoch"] for epoch in record.history] == [1, 2, 3]
+    names = {"epoch", "train_loss", "train_accuracy", "dev_loss", "dev_accuracy"}
+    names |= {"test_accuracy", "seconds", "layers", "changed"}
+    for epoch in record.history:
+        assert set(epoch) == names
+        assert set(epoch["layers"]) == {"conv1", "conv2", "fc1", "fc2"}
+        for seen in epoch["layers"].values():
+            assert set(seen) == {"before", "after", "weight", "norm_kept"}
+            assert 0 < seen["after"] <= seen["before"] <= 1
+            assert 0 < seen["norm_kept"] <= 1 + 1e-9
+        for layer in ("conv1", "conv2"):
+            assert epoch["layers"][layer]["after"] <= 0.05 + 1e-9
+        assert epoch["layers"]["fc1"]["norm_kept"] == pytest.approx(1)
+        assert 0 < epoch["changed"] <= 1
+    assert record.provenance["data"] == few_digits.digest
+    assert record.provenance["seconds"] == sum(e["seconds"] for e in record.history)
+    record.save(tmp_path / "r.json")
+    assert Record.load(tmp_path / "r.json") == record
+
+
+def test_the_first_best_dev_epoch_counts(record):
+    dev = [epoch["dev_accuracy"] for epoch in record.history]
+    assert record.best_epoch == dev.index(max(dev)) + 1
+    assert record.dev_accuracy == max(dev)
+    assert record.test_accuracy == record.history[record.best_epoch - 1]["test_accuracy"]
+    assert record.test_accuracy == 100 * (40 - len(record.test_errors)) / 40
+
+
+def test_the_first_of_equally_good_epochs_counts(monkeypatch):
+    wrong = iter([[0, 1, 2], [0, 9], [0], [0, 8], [5], [0, 7, 8]])  # dev, test, dev, test, ...
+    monkeypatch.setattr(training, "evaluate", lambda model, part: (0.5, w := next(wrong), w))
+    record = train(replace(TINY, train_size=10), progress=False)
+    assert [epoch["dev_accuracy"] for epoch in record.history] == [92.5, 97.5, 97.5]
+    assert [epoch["test_accuracy"] for epoch in record.history] == [95.0, 95.0, 92.5]
+    assert (record.best_epoch, record.dev_accuracy, record.test_accuracy) == (2, 97.5, 95.0)
+    assert record.test_errors == record.test_predictions == [0, 8]
+
+
+def test_it_repeats_bit_for_bit_and_leaves_no_trace(record):
+    tiny = torch.tensor(1e-39)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    threads = torch.get_num_threads()
+    again = train(replace(TINY, threads=threads), progress=False)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+    assert tiny * 1 > 0
+    assert again.outcome() == record.outcome()
+    assert again.to_dict()["history"] == [
+        e | {"seconds": a["seconds"]} for e, a in zip(record.history, again.history, strict=True)
+    ]
+
+
+def test_threads_are_set_and_given_back(monkeypatch):
+    seen = []
+    real = training.build
+    monkeypatch.setattr(
+        training, "build", lambda config: seen.append(torch.get_num_threads()) or real(config)
+    )
+    before = torch.get_num_threads()
+    train(replace(TINY, threads=2, train_size=10, epochs=1), progress=False)
+    assert seen == [2]
+    assert torch.get_num_threads() == before
+
+
+def test_the_loss_goes_down():
+    record = train(Config(dataset="digits", train_size=300, epochs=2, ratio=0.05), progress=False)
+    assert record.history[1]["train_loss"] < record.history[0]["train_loss"] / 2
+    assert record.history[1]["train_accuracy"] > 60
+    assert record.dev_accuracy > 60
+
+
+def test_training_loss_and_accuracy_are_means_over_the_steps(few_digits):
+    config = Config(dataset="digits", train_size=25, epochs=1, backend="masked")
+    record = train(config, progress=False)
+    model = build(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+    losses, right = [], 0
+    for batch in batches(config, 25, epoch=1):
+        images, labels = few_digits.train.images[batch], few_digits.train.labels[batch]
+        output = model(images)
+        loss = F.cross_entropy(output, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        right += int((output.argmax(1) == labels).sum())
+    assert len(losses) == 2
+    assert record.history[0]["train_loss"] == pytest.approx(sum(losses) / 2, rel=1e-4)
+    assert record.history[0]["train_accuracy"] == 100 * right / 20
+
+
+def test_evaluation(few_digits, monkeypatch):
+    part = few_digits.dev
+    model = build(Config(dropout=0.5, batch_norm=True))
+    model.train()
+    monkeypatch.setattr(training, "EVALUATION_BATCH", 7)
+    loss, wrong, predicted = evaluate(model, part)
+    with torch.no_grad():
+        output = model.eval()(part.images)
+    assert loss == pytest.approx(float(F.cross_entropy(output, part.labels)), rel=1e-5)
+    assert wrong == [i for i in range(40) if output[i].argmax() != part.labels[i]]
+    assert len(wrong) > 0
+    assert predicted == [int(output[i].argmax()) for i in wrong]
+
+
+SETTINGS = [
+    {},
+    {"ratio": 0.05},
+    {"ratio": 0.05, "pick": "random", "sparse_layers": ["conv1", "fc1"]},
+    {"ratio": 0.1, "decay": 0.6, "batch_norm": True, "select_at": "bn"},
+    {"dropout": 0.5, "activation": "sigmoid", "backend": "masked", "lr": 0.01, "epochs": 3},
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:])
+def test_one_seed_is_one_initialisation_and_one_order(setting):
+    base = Config(seed=4)
+    other = Config(seed=4, **setting)
+    ours, theirs = build(base).state_dict(), build(other).state_dict()
+    assert set(ours) <= set(theirs)
+    for name, weights in ours.items():
+        assert torch.equal(weights, theirs[name]), name
+    for epoch in (1, 2):
+        pairs = zip(batches(base, 100, epoch), batches(other, 100, epoch), strict=True)
+        assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_other_seeds_and_epochs_are_other_orders_of_all_images():
+    orders = {
+        tuple(torch.cat(list(batches(Config(seed=seed), 100, epoch))).tolist())
+        for seed in (0, 1)
+        for epoch in (1, 2)
+    }
+    assert len(orders) == 4
+    assert all(sorted(order) == list(range(100)) for order in orders)
+    assert not torch.equal(build(Config(seed=0)).fc1.weight, build(Config(seed=1)).fc1.weight)
+
+
+def test_an_incomplete_last_mini_batch_is_left_out():
+    found = list(batches(Config(batch_size=10), 37, epoch=1))
+    assert [len(batch) for batch in found] == [10, 10, 10]
+    assert len({int(i) for batch in found for i in batch}) == 30
+
+
+def test_train_size_takes_the_first_images(few_digits):
+    run = _Run(replace(TINY, train_size=50))
+    assert len(run.train) == 50
+    assert torch.equal(run.train.images, few_digits.train.images[:50])
+
+
+@pytest.mark.parametrize(
+    ("setting", "steps", "tolerance"),
+    [
+        ({}, 10, 1e-4),
+        ({"ratio": 0.05}, 10, 1e-4),
+        ({"ratio": 0.05, "decay": 0.6, "bias": "sparse"}, 10, 1e-4),
+        ({"ratio": 0.25, "scope": "sample", "sparse_layers": ["conv2", "fc1"]}, 10, 1e-4),
+        # Below batch normalisation the gradient of a bias is nothing but rounding errors, which
+        # Adam takes for gradients: differences grow a hundredfold every few steps.
+        ({"batch_norm": True}, 3, 1e-3),
+        ({"batch_norm": True, "ratio": 0.1, "decay": 0.6}, 3, 1e-3),
+    ],
+)
+def test_backends_start_with_the_same_losses(setting, steps, tolerance):
+    losses = {}
+    for backend in ("masked", "sparse", "auto"):
+        run = _Run(Config(dataset="digits", train_size=100, **setting, backend=backend))
+        first = list(batches(run.config, 100, epoch=1))[:steps]
+        losses[backend] = [run.step(batch)[0] for batch in first]
+    assert len(losses["masked"]) == steps
+    assert losses["sparse"] == pytest.approx(losses["masked"], rel=tolerance)
+    assert losses["auto"] == pytest.approx(losses["masked"], rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("activation", "low", "high"),
+    [
+        # Max-pooling passes the gradient to one of four; ReLU stops a part of the rest.
+        ("relu", (0.05, 0.01, 0.3), (0.25, 0.25, 0.7)),
+        ("sigmoid", (0.2499, 0.2499, 0.98), (0.25, 0.25, 1.0)),
+    ],
+)
+def test_densities_of_the_untrained_network(few_digits, activation, low, high):
+    for seed in range(3):
+        config = Config(dataset="digits", activation=activation, seed=seed, backend="masked")
+        model = build(config)
+        batch = next(batches(config, 1200, epoch=1))
+        with watch(model) as seen:
+            output = model(few_digits.train.images[batch])
+            F.cross_entropy(output, few_digits.train.labels[batch]).backward()
+        found = [seen[layer].before for layer in ("conv1", "conv2", "fc1")]
+        assert all(a <= b <= c for a, b, c in zip(low, found, high, strict=True)), found
+
+
+def test_measured_steps_and_their_means():
+    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    measured = Measured(model, steps=200)
+    assert measured.every == 100
+    assert Measured(model, steps=5500).every == 275
+    for number in range(200):
+        inputs = {0: (1, 1, 0, 0), 100: (1, 0, 0, 0)}.get(number, (5, 5, 5, 5))
+        with measured.step(number):
+            model.zero_grad()
+            model(torch.tensor([inputs], dtype=torch.float32)).sum().backward()
+            with torch.no_grad():
+                model[0].weight -= model[0].weight.grad
+    means = measured.means()
+    assert means["changed"] == (2 / 4 + 1 / 4) / 2
+    assert means["layers"]["0"]["weight"] == (2 / 4 + 1 / 4) / 2
+    assert means["layers"]["0"]["norm_kept"] == pytest.approx(1)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    record = train(replace(TINY, lr=1e25), progress=False)
+    assert record.status == "diverged"
+    assert record.stopped["epoch"] == 1
+    assert 1 < record.stopped["step"] <= 6
+    assert (record.history, record.best_epoch, record.dev_accuracy) == ([], None, None)
+    assert (record.test_accuracy, record.test_errors) == (None, None)
+    record.save(tmp_path / "r.json")
+    assert Record.load(tmp_path / "r.json") == record
+
+
+def test_a_run_that_diverges_later_keeps_what_it_had(record, monkeypatch):
+    def poisoned(self, batch):
+        loss, right = step(self, batch)
+        return (math.nan if len(self.history) == 2 else loss), right
+
+    step = _Run.step
+    monkeypatch.setattr(_Run, "step", poisoned)
+    stopped = train(TINY, progress=False)
+    assert (stopped.status, stopped.stopped) == ("diverged", {"epoch": 3, "step": 1})
+    assert stopped.outcome()["history"] == record.outcome()["history"][:2]
+    assert stopped.best_epoch in (1, 2)
+
+
+def test_progress(capsys):
+    train(replace(TINY, train_size=20, epochs=2), progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for text in ("epoch 1/2", "epoch 2/2", "loss=", "dev=", "4/4"):
+        assert text in shown.err
+    train(replace(TINY, train_size=20, epochs=1), progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_checkpoint_is_gone_on_from(record, tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+
+    def interrupted(self, epoch, bar):
+        if epoch == 3:
+            raise KeyboardInterrupt
+        real(self, epoch, bar)
+
+    real = _Run.epoch
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(TINY, checkpoint=path, progress=False)
+    trained = []
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "epoch", lambda *a: trained.append(a[1]) or real(*a))
+        again = train(TINY, checkpoint=str(path), progress=False)
+        assert trained == [3]
+        assert again.outcome() == record.outcome()
+        # A finished run is not trained again.
+        assert train(TINY, checkpoint=path, progress=False) == again
+        assert trained == [3]
+
+
+def test_a_damaged_checkpoint_starts_over(record, tmp_path):
+    path = tmp_path / "run.pt"
+    train(TINY, checkpoint=path, progress=False)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        again = train(TINY, checkpoint=path, progress=False)
+    assert again.outcome() == record.outcome()
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch, few_digits):
+    config = replace(TINY, epochs=1)
+    train(config, checkpoint=tmp_path / "run.pt", progress=False)
+    other = Splits(few_digits.train, few_digits.test, few_digits.dev)
+    monkeypatch.setattr(training, "load_data", lambda name: other)
+    with pytest.raises(CheckpointError, match="made with other data of 'digits'"):
+        train(config, checkpoint=tmp_path / "run.pt", progress=False)
+
+
+# Trains in forks of itself, each killed at the n-th of its events, until one comes to the end.
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+import torch
+from meprop.study import record, training
+from meprop.study.config import Config
+from meprop.study.provenance import code_digest
+
+torch.set_num_threads(1)
+code_digest()  # once for all forks: somebody may edit a file meanwhile
+config, folder = Config.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
+
+
+def attempt(checkpoint, result, last):
+    pid = os.fork()
+    if pid == 0:
+        left = iter(range(last))
+
+        def event():
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def watched(function):
+            def wrapper(*args, **kwargs):
+                event()
+                outcome = function(*args, **kwargs)
+                event()
+                return outcome
+
+            return wrapper
+
+        # A step, the scores, and each moment around writing, flushing and renaming a file.
+        training._Run.step = watched(training._Run.step)
+        training.evaluate = watched(training.evaluate)
+        record.os.fsync = watched(os.fsync)
+        record.os.replace = watched(os.replace)
+        training.train(config, checkpoint, progress=False).save(result)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+codes = [attempt(folder / "whole.pt", folder / "whole.json", 10**9)]
+for last in json.loads(sys.argv[3]):
+    codes.append(attempt(folder / "killed.pt", folder / "killed.json", last))
+    if codes[-1] != -signal.SIGKILL:
+        break
+print(json.dumps(codes))
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"ratio": 0.05, "decay": 0.6, "batch_norm": True, "dropout": 0.3},
+        {"ratio": 0.1, "pick": "random", "sparse_layers": ["conv1", "conv2", "fc1"]},
+    ],
+)
+def test_a_run_killed_at_any_moment_ends_in_the_same_record(tmp_path, setting):
+    config = {"dataset": "digits", "train_size": 40, "epochs": 3, **setting}
+    # An epoch has 4 x 2 events of steps, 2 x 2 of scores, 4 of the checkpoint: 16. A run that is
+    # killed in its first epoch starts over.
+    dice = random.Random(str(setting))
+    moments = [dice.randrange(0, 15), dice.randrange(13, 30), *dice.sample(range(1, 30), 5), 10**9]
+    command = [sys.executable, "-c", KILLED, json.dumps(config), tmp_path, json.dumps(moments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    codes = json.loads(done.stdout)
+    assert codes[0] == codes[-1] == 0
+    assert codes.count(-9) >= 2
+    whole, killed = Record.load(tmp_path / "whole.json"), Record.load(tmp_path / "killed.json")
+    assert killed.outcome() == whole.outcome()
+    passing = ("start", "seconds", "commit", "dirty")  # somebody may commit meanwhile
+    ours, theirs = (
+        {k: v for k, v in r.provenance.items() if k not in passing} for r in (killed, whole)
+    )
+    assert ours == theirs
