@@ -1,0 +1,130 @@
+"""`python -m meprop.bench`: measure, print a table, write JSON and figures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from meprop.bench.results import Results, cores, load
+
+BUSY = 0.5  # load average above which something else is probably running
+DEFAULT_THREADS = (1, 2)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
+    parser = _arguments()
+    options = parser.parse_args(arguments)
+
+    from meprop.bench.running import all_cases, chosen
+
+    threads = options.threads or [count for count in DEFAULT_THREADS if count <= cores()]
+    cases = chosen(all_cases(threads), options.only, options.quick)
+    if not cases:
+        parser.error(f"--only: no case has {options.only!r} in its name; --list shows them")
+    if options.list:
+        print("\n".join(case.name for case in cases))
+        return 0
+    seconds = options.seconds if options.seconds is not None else (0.2 if options.quick else 3.0)
+    settings = {"seconds": seconds, "least": 3 if options.quick else 7, "only": options.only}
+    results = Results(settings | {"quick": options.quick, "threads": threads})
+    _warn_if_busy(results.load["start"])
+    try:
+        _measure(cases, results)
+    except KeyboardInterrupt:
+        results.finished = False
+        print(f"Interrupted after {len(_cases(results))} of {len(cases)} cases.", file=sys.stderr)
+    except BaseException:
+        results.finished = False
+        raise
+    finally:
+        reported = _report(results, options.output)
+    return 0 if results.finished and reported else 130
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = _Parser(prog="meprop.bench", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="a first impression, in a minute")
+    parser.add_argument("--only", metavar="PATTERN", help="cases with this in their name; * is any")
+    parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
+    parser.add_argument(
+        "--threads", type=_threads, nargs="+", metavar="N", help="thread counts (default: 1 2)"
+    )
+    parser.add_argument("--seconds", type=_seconds, help="time for each case (default: 3)")
+    parser.add_argument(
+        "--output", type=Path, default=Path("_build/bench"), help="folder (default: %(default)s)"
+    )
+    return parser
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= cores():
+        raise argparse.ArgumentTypeError(f"must be between 1 and {cores()} here, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 86400:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}")
+    return seconds
+
+
+def _warn_if_busy(load: float | None) -> None:
+    if load is not None and load > BUSY:
+        print(
+            f"The load average is {load:.1f} before we begin: if other programs are running, "
+            "ratios will be noisy.",
+            file=sys.stderr,
+        )
+
+
+def _measure(cases: Sequence, results: Results) -> None:
+    from tqdm import tqdm
+
+    from meprop.bench import running
+
+    settings = results.settings
+    with tqdm(cases, unit="case", dynamic_ncols=True, disable=None) as bar:
+        for case in bar:
+            bar.set_description(case.name)
+            results.rows += running.run(case, settings["seconds"], settings["least"])
+
+
+def _report(results: Results, folder: Path) -> bool:
+    """Print and write everything; false if that was interrupted."""
+    from meprop.bench import figures, table
+
+    results.load["end"] = load()
+    print(table.render(results.rows))
+    if not results.rows:
+        return True
+    more = sum(max(0, row.first - row.time["median"]) for row in results.rows) / 1000
+    print(f"\nFirst calls, which may compile, took {more:.1f} s more; they do not count.")
+    paths, drawn = [results.save(folder)], True
+    try:
+        paths += figures.save(results.rows, folder)
+    except KeyboardInterrupt:
+        print("Interrupted before all figures were drawn.", file=sys.stderr)
+        drawn = False
+    print("Written: " + ", ".join(path.as_posix() for path in paths))
+    return drawn
+
+
+def _cases(results: Results) -> set[str]:
+    return {row.case for row in results.rows}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

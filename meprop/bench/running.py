@@ -1,0 +1,60 @@
+"""Run the cases, one after the other."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from meprop.bench import layers, selection, steps
+from meprop.bench.cases import Case, Setup
+from meprop.bench.results import Row, rows_of
+from meprop.bench.timing import measure
+
+BUILD: dict[str, Callable[[Case], Setup]] = {
+    "layer": layers.build,
+    "selection": selection.build,
+    "step": steps.build,
+}
+
+
+def all_cases(threads: Sequence[int]) -> list[Case]:
+    """Every case for these thread counts, in the order of the table."""
+    return [
+        case
+        for count in threads
+        for module in (layers, selection, steps)
+        for case in module.cases(count)
+    ]
+
+
+def chosen(cases: Iterable[Case], pattern: str | None, quick: bool) -> list[Case]:
+    """The cases whose name contains the pattern; without one, all, or the quick ones.
+
+    >>> [case.name for case in chosen(all_cases([1]), "step/*BN", quick=False)]
+    ['step/PaperCNN-BN/1-thread']
+    """
+    if pattern is None:
+        return [case for case in cases if case.quick or not quick]
+    return [case for case in cases if fnmatch.fnmatchcase(case.name, f"*{pattern}*")]
+
+
+def run(case: Case, seconds: float, least: int) -> list[Row]:
+    """Measure one case."""
+    with threads(case.threads):
+        setup = BUILD[case.group](case)
+        timings = measure(setup.contenders, seconds, least)
+        return rows_of(case, setup, timings)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """torch, and our kernels with it, on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
