@@ -118,18 +118,19 @@ def top(layer: Selecting, grad: Tensor) -> Tensor:
 
 
 def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
-    for observe in OBSERVERS.get(layer, ()):
-        observe(grad, kept)
+    if OBSERVERS:
+        for observe in OBSERVERS.get(layer, ()):
+            observe(grad, kept)
 
 
 def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
     wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
-    sliding = ctx.sliding._asdict()
-    if _goes_sparse(ctx.layer, grad, x, weight, wants_x, ctx.sliding):
+    stride, padding, dilation, groups = ctx.sliding
+    if _goes_sparse(ctx.layer, grad, x, weight, wants_x, padding, groups):
+        sliding = ctx.sliding._asdict()
         return _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
     chosen = top(ctx.layer, grad)
-    stride, padding, dilation, groups = ctx.sliding
     dx, dw, _ = torch.ops.aten.convolution_backward(
         chosen, x, weight, None, stride, padding, dilation, False, [0, 0], groups,
         [wants_x, wants_weight, False],
@@ -158,17 +159,23 @@ def _goes_sparse(
     x: Tensor,
     weight: Tensor,
     wants_x: bool,
-    sliding: Sliding | None = None,
+    padding: tuple[int, int] = (0, 0),
+    groups: int = 1,
 ) -> bool:
     if layer.backend != "auto":
         return layer.backend == "sparse"
     if not kernels.supports(grad, x, weight):
         return False
-    place: dict[str, Any] = {}
-    if sliding is not None:
-        place = {"padding": sliding.padding, "groups": sliding.groups}
-    threads = torch.get_num_threads()
-    return cheaper(grad, x, weight, rule=layer.rule, wants_input=wants_x, threads=threads, **place)
+    return cheaper(
+        grad,
+        x,
+        weight,
+        rule=layer.rule,
+        padding=padding,
+        groups=groups,
+        wants_input=wants_x,
+        threads=torch.get_num_threads(),
+    )
 
 
 def _sparse(
@@ -190,7 +197,7 @@ def _sparse(
         generator=layer.generator,
         needs=needs,
         per_position=layer.history == "position",
-        watched=layer in OBSERVERS,
+        watched=bool(OBSERVERS) and layer in OBSERVERS,
         **sliding,
     )
     _observe(layer, grad, kept)
@@ -221,10 +228,10 @@ def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, T
 
 def _once(formula: Callable[[Any, Tensor], list], ctx: Any, grad: Tensor) -> Any:
     """Run a backward formula; its result can be used, but not differentiated."""
+    if not torch.is_grad_enabled():
+        return formula(ctx, grad)
     with torch.no_grad():
         grads = formula(ctx, grad)
-    if not torch.is_grad_enabled():
-        return grads
     return _NotTwice.apply(len(grads), *grads, grad, *ctx.saved_tensors)
 
 

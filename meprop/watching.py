@@ -106,7 +106,13 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
     if isinstance(layer, Selecting) and not _runs_as_torch(layer):
         observers = OBSERVERS.setdefault(layer, [])
         observers.append(seen.count)
-        undo.append(lambda: observers.remove(seen.count))
+
+        def forget() -> None:
+            observers.remove(seen.count)
+            if not observers:
+                OBSERVERS.pop(layer, None)
+
+        undo.append(forget)
     else:
         undo.append(layer.register_forward_hook(_at_output(seen)).remove)
     weight = getattr(layer, "weight", None)

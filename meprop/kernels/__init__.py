@@ -32,13 +32,11 @@ def supports(*tensors: Tensor) -> bool:
     >>> supports(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1).double())
     False
     """
-    return _numba_is_there() and all(
-        t.dtype == torch.float32
-        and t.device.type == "cpu"
-        and t.layout == torch.strided
-        and t.numel() < 2**31
-        for t in tensors
-    )
+    for t in tensors:
+        plain = t.is_cpu and t.dtype is torch.float32 and t.layout is torch.strided
+        if not plain or t.numel() >= 2**31:
+            return False
+    return _numba_is_there()
 
 
 @cache

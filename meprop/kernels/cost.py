@@ -8,6 +8,8 @@ machines: dense and sparse kernels are bound by the same multiply-adds and the s
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -77,7 +79,7 @@ def dense_cost(layer: Layer, ratio: float | None = None, threads: int = 1) -> fl
     width, group_maps = layer.channels // layer.groups, layer.maps // layer.groups
     # oneDNN works on blocks of channels, filled up with zeros.
     pairs = layer.groups * (-(-group_maps // 16) * 16) * (-(-width // _LANES) * _LANES)
-    if width == 1 and layer.groups > 1:
+    if width == 1 and (layer.groups > 1 or layer.channels_last):
         pairs = layer.maps
     if layer.linear:
         pairs = layer.maps * layer.channels
@@ -125,26 +127,57 @@ def cheaper(
     >>> cheaper(torch.ones(10, 10), torch.ones(10, 1024), torch.ones(10, 1024), rule=None)
     False
     """
-    conv = x.dim() == 4
+    last = x.dim() == 4 and _takes_channels_last(x, weight)
+    ratio = 1.0 if rule is None else rule.ratio
+    place = (padding, groups, wants_input, last)
+    break_even = _break_even(grad.shape, x.shape, weight.shape, place, ratio, threads)
+    if break_even <= 0 or break_even >= ratio:
+        return break_even > 0
+    return density(grad) < break_even
+
+
+def _takes_channels_last(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch computes in channels_last; of one channel only the strides tell."""
+    if x.shape[1] == 1:
+        return 1 in (x.stride(1), weight.stride(1))
+    return x.is_contiguous(memory_format=torch.channels_last)
+
+
+@lru_cache(maxsize=1024)
+def _break_even(
+    grad: tuple[int, ...],
+    x: tuple[int, ...],
+    weight: tuple[int, ...],
+    place: tuple[tuple[int, int], int, bool, bool],
+    ratio: float,
+    threads: int,
+) -> float:
+    """The nonzero share below which the sparse kernels win: 0 is never, `ratio` always."""
+    padding, groups, wants_input, channels_last = place
+    height, columns = x[2:] or (1, 1)
     layer = Layer(
-        samples=grad.shape[0],
-        channels=x.shape[1],
-        height=x.shape[2] if conv else 1,
-        columns=x.shape[3] if conv else 1,
-        maps=weight.shape[0],
-        out_area=grad.shape[2] * grad.shape[3] if conv else 1,
-        kernel=(weight.shape[2], weight.shape[3]) if conv else (1, 1),
+        samples=grad[0],
+        channels=x[1],
+        height=height,
+        columns=columns,
+        maps=weight[0],
+        out_area=prod(grad[2:]),
+        kernel=(weight[2], weight[3]) if len(weight) == 4 else (1, 1),
         padding=padding,
         groups=groups,
         wants_input=wants_input,
-        channels_last=conv and x.is_contiguous(memory_format=torch.channels_last),
+        channels_last=channels_last,
     )
-    ratio = 1.0 if rule is None else rule.ratio
     chosen = ratio < 1
     dense = dense_cost(layer, ratio if chosen else None, threads)
-    if sparse_cost(layer, ratio * layer.entries, chosen, threads) < dense:
-        return True
-    if ratio < 0.05:
-        return False
-    kept = min(ratio, density(grad)) * layer.entries
-    return sparse_cost(layer, kept, chosen, threads) < dense
+
+    def wins(share: float) -> bool:
+        return sparse_cost(layer, share * layer.entries, chosen, threads) < dense
+
+    if wins(ratio):
+        return ratio
+    low, high = 0.0, ratio
+    for _ in range(20):  # the cost grows with what is kept
+        middle = (low + high) / 2
+        low, high = (middle, high) if wins(middle) else (low, middle)
+    return low
