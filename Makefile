@@ -8,7 +8,12 @@ PYTHON ?= python$(python_version) python3 python
 TORCH_INDEX ?=
 # Port of `make serve`.
 PORT ?= 8000
-# Passed on to the program behind test, bench and lab: make test ARGS="-k select".
+# For make reproduce: configurations and seeds, such as ONLY=table2-k05-d06 SEEDS="0 1" (default: all),
+# and a folder of profiles/, such as PROFILE=slurm (default: this machine).
+ONLY ?=
+SEEDS ?=
+PROFILE ?=
+# Passed on to the program behind reproduce, test, bench and lab: make test ARGS="-k select".
 ARGS ?=
 
 SHELL := bash
@@ -21,10 +26,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: book
 book: .venv/made-from ## Build the book: _build/html/index.html
+	$(bin)/python -m meprop run quick
 	@# A fresh start each time: Sphinx reports a warning only when it reads the page anew.
 	rm -rf _build/source _build/html _build/.doctrees
 	mkdir -p _build/source
@@ -32,6 +38,11 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	cd _build/source && $(CURDIR)/$(bin)/jupyter-book build . --toc book/_toc.yml \
 		--path-output ../.. -W -n --keep-going
 	@echo "The book is ready: _build/html/index.html"
+
+.PHONY: reproduce
+reproduce: .venv/made-from ## Train what is missing of Tables 2 and 3 and the ablations: hours, resumable
+	$(bin)/python -m meprop run paper ablation $(if $(ONLY),--only '$(ONLY)') \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(PROFILE),--profile '$(PROFILE)') $(ARGS)
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests
@@ -68,7 +79,7 @@ lock: .venv/made-from ## Resolve pyproject.toml's ranges anew and rewrite requir
 
 .PHONY: clean
 clean: ## Remove what was built and cached; .venv stays (rm -rf .venv removes it)
-	rm -rf _build .hypothesis .mypy_cache .pytest_cache .ruff_cache meprop.egg-info
+	rm -rf _build .snakemake .hypothesis .mypy_cache .pytest_cache .ruff_cache meprop.egg-info
 	find meprop tests -name __pycache__ -prune -exec rm -rf {} +
 
 # .venv carries the line that says what it was made from, written last, so that a set-up that was

@@ -1,0 +1,65 @@
+"""python -m meprop status | run: the study from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from difflib import get_close_matches
+from typing import NoReturn
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse the command line; returns the exit code."""
+    parser = argparse.ArgumentParser("python -m meprop", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    about = "what of each suite is done, running and missing"
+    status = commands.add_parser("status", help=about, description=about, allow_abbrev=False)
+    status.add_argument("suites", nargs="*", metavar="SUITE", help="show its runs one by one")
+    about = "train what is missing of some suites"
+    run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
+    run.add_argument("suites", nargs="+", metavar="SUITE")
+    run.add_argument("--only", nargs="*", metavar="NAME", help="these configurations")
+    run.add_argument("--seeds", nargs="*", metavar="N", type=int, help="these seeds")
+    run.add_argument("--cores", type=int, help="so many runs at a time (default: all cores)")
+    run.add_argument("--profile", help="a folder of profiles/, for a cluster")
+    run.add_argument("--dry-run", action="store_true", help="say what would be trained")
+    for each in (parser, status, run):
+        each.error = _one_sentence  # type: ignore[method-assign]
+
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 0
+    # Only now, so that help and mistakes wait for no more than torch.
+    from meprop.study.experiments import ExperimentsError
+
+    try:
+        if given.command == "status":
+            from meprop.study.status import show
+
+            return show(given.suites)
+        from meprop.study.pipeline import go
+
+        only = " ".join(given.only or ()).split()  # make passes several names as one
+        return go(given.suites, only, given.seeds, given.cores, given.profile, given.dry_run)
+    except ExperimentsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _one_sentence(message: str) -> NoReturn:
+    """Say what is wrong with the arguments."""
+    if message.startswith("argument COMMAND: invalid choice"):
+        word = message.split("'")[1]
+        near = get_close_matches(word, ("status", "run"), n=1)
+        message = f"no command {word!r}; " + (
+            f"did you mean {near[0]!r}?" if near else "known: status, run"
+        )
+    print(f"python -m meprop: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""What a notebook that trains needs: its parameters checked, the run, and the record kept."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+import psutil  # type: ignore[import-untyped]
+
+from meprop.study.checkpoint import checkpoint_path, discard
+from meprop.study.config import Config
+from meprop.study.experiments import ROOT
+from meprop.study.record import Record
+from meprop.study.training import train
+
+# Set by the Snakefile: the process that a run belongs to. Killed at once (kill -9), it cannot stop
+# its runs, which would go on unseen and be in the way of their successors.
+OWNER = "MEPROP_OWNER"
+# Set likewise: the file for what the run has to say meanwhile.
+LOG = "MEPROP_LOG"
+# What papermill may set beside the fields of Config.
+FILES = ("record", "checkpoint")
+_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
+
+
+class ParameterError(ValueError):
+    """A wrong parameter; a notebook shows the sentence alone, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def checked(namespace: Mapping[str, Any]) -> Config:
+    """The configuration that a notebook's parameters make: `checked(globals())`.
+
+    Everything that is set there so far counts, so that a misspelt parameter, which papermill
+    would only warn of, is an error.
+
+    >>> checked({"dataset": "digits", "ratoi": 0.05})
+    Traceback (most recent call last):
+    meprop.study.notebook.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
+    """
+    given = {
+        name: value
+        for name, value in namespace.items()
+        if not (name.startswith("_") or name in _IPYTHON or name in FILES)
+        and not (callable(value) or isinstance(value, ModuleType))
+    }
+    for name in FILES:
+        if not isinstance(value := namespace.get(name), str | None):
+            raise ParameterError(f"{name} must be a file's path or None, got {value!r}")
+    try:
+        return Config.from_dict(given)
+    except ValueError as error:
+        raise ParameterError(str(error)) from None
+
+
+def obtain(config: Config, record: str | None = None, checkpoint: str | None = None) -> Record:
+    """The record of a configuration: the one in the file `record` if it is there, else trained.
+
+    Paths are relative to the checkout. `checkpoint="auto"` keeps the state after every epoch in
+    the user's cache folder.
+    """
+    if OWNER in os.environ:
+        # Python would take another second to take torch apart.
+        atexit.register(os._exit, 0)
+    if record is not None and (ROOT / record).exists():
+        found = Record.load(ROOT / record)
+        if found.config != config:
+            others = [
+                f"{field.name} {getattr(found.config, field.name)!r}"
+                for field in fields(Config)
+                if getattr(found.config, field.name) != getattr(config, field.name)
+            ]
+            raise ParameterError(
+                f"{record} holds the record of another configuration ({', '.join(others)}): "
+                "give another path, or delete it"
+            )
+        return found
+    with _progress():
+        if OWNER in os.environ:
+            _end_with(int(os.environ[OWNER]))
+        return train(config, checkpoint=_path(config, checkpoint))
+
+
+def keep(result: Record, record: str | None = None, checkpoint: str | None = None) -> str:
+    """Save a record whose numbers agree; only then is its checkpoint of no more use.
+
+    Returns what was done, in a sentence.
+    """
+    _check(result)
+    if record is None:
+        return "The record was checked and not saved: the parameter `record` names no file."
+    if not (ROOT / record).exists():
+        result.save(ROOT / record)
+    if (path := _path(result.config, checkpoint)) is not None:
+        discard(path)
+    return f"Record {result.id} was checked and saved; its digest is {result.digest[:16]}."
+
+
+def _check(result: Record) -> None:
+    epochs = [epoch["epoch"] for epoch in result.history]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert len(epochs) == result.config.epochs or result.status == "diverged"
+    if result.best_epoch is not None:
+        best = max(result.history, key=lambda epoch: epoch["dev_accuracy"])  # the first of equals
+        assert result.best_epoch == best["epoch"]
+        assert result.dev_accuracy == best["dev_accuracy"]
+        assert result.test_accuracy == best["test_accuracy"]
+        assert len(result.test_errors or ()) == len(result.test_predictions or ())
+
+
+def _path(config: Config, checkpoint: str | None) -> Path | None:
+    if checkpoint == "auto":
+        return checkpoint_path(config)
+    return None if checkpoint is None else ROOT / checkpoint
+
+
+def _end_with(owner: int) -> None:
+    """End this process soon after another one is gone, however that came about."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(owner)
+
+        def watch() -> None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(0.5)
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True).start()
+        return
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[None]:
+    """Show the progress bar as one line that is gone at the end: a stored notebook has none of it.
+
+    Inside the pipeline it goes to the log instead.
+    """
+    if LOG in os.environ:
+        with (ROOT / os.environ[LOG]).open("a", encoding="utf-8") as log:
+
+            def write(line: str) -> None:
+                print(line, file=log, flush=True)
+
+            with contextlib.redirect_stderr(_Line(write, every=10, rest=log)):
+                yield
+        return
+    from IPython import get_ipython
+    from IPython.display import clear_output, display
+
+    if get_ipython() is None:
+        yield
+        return
+    handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def replace(line: str) -> None:
+        handle.update({"text/plain": line}, raw=True)
+
+    with contextlib.redirect_stderr(_Line(replace, every=0.5, rest=sys.stderr)):
+        yield
+    clear_output()
+
+
+class _Line(io.TextIOBase):
+    """A stream for a progress bar: passes on what the line says every few seconds.
+
+    What is no progress bar, such as a warning, goes to `rest` as it is.
+    """
+
+    def __init__(self, show: Callable[[str], None], every: float, rest: TextIO) -> None:
+        self.show, self.every, self.last, self.rest = show, every, -math.inf, rest
+
+    def write(self, text: str) -> int:
+        if not text.startswith("\r"):
+            if text.strip():
+                self.rest.write(text)
+        elif (now := time.monotonic()) - self.last >= self.every:
+            self.show(text.strip())
+            self.last = now
+        return len(text)

@@ -1,0 +1,227 @@
+"""Which runs are missing, and training them: the frame around the Snakefile.
+
+A run is done when its record is there, whole, and of the configuration that experiments.yml
+declares. The times of files have no say, so a fresh clone has nothing to train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import psutil  # type: ignore[import-untyped]
+import yaml
+from filelock import FileLock, Timeout
+
+from meprop.study._declarations import nearest
+from meprop.study.experiments import ROOT, ExperimentsError, Run, load
+from meprop.study.provenance import code_digest
+from meprop.study.record import Record, RecordError
+
+
+def find(run: Run) -> tuple[Record | None, str]:
+    """A run's record if it is done, else None and the reason.
+
+    A committed record stands until somebody deletes it. One in `_build` is of use only if the
+    present code made it.
+    """
+    try:
+        record = Record.load(ROOT / run.record)
+    except FileNotFoundError:
+        return None, "missing"
+    except RecordError as error:
+        return None, str(error)
+    if record.config != run.config:
+        return None, f"{run.record}: of another configuration than the declared one"
+    if not run.committed and record.provenance.get("code") != code_digest():
+        return None, f"{run.record}: made by other code"
+    return record, ""
+
+
+def in_order(runs: list[Run]) -> list[Run]:
+    """The longest first, so that none is left alone on one core at the end; then by seed."""
+    return sorted(runs, key=lambda run: (-run.cost, run.seed))
+
+
+def parameters(run: Run) -> str:
+    """What papermill gets, as YAML."""
+    files = {"record": draft(run).with_suffix(".json").as_posix(), "checkpoint": "auto"}
+    return yaml.safe_dump(run.config.to_dict() | files, sort_keys=False)
+
+
+def draft(run: Run) -> Path:
+    """Where a run's files are until it has come to its end: beside the log."""
+    return run.log.with_suffix("")
+
+
+def go(
+    suites: list[str],
+    only: list[str] | None = None,
+    seeds: list[int] | None = None,
+    cores: int | None = None,
+    profile: str | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Train what is missing; returns the exit code."""
+    suites = list(dict.fromkeys(suites))
+    runs = load(ROOT / "experiments.yml").pick(suites, only, seeds)
+    options = _where(cores, profile)
+    with contextlib.nullcontext() if dry_run else _alone(suites):
+        todo = in_order(_missing(runs))
+        if not todo:
+            print(f"Nothing to train: all {len(runs)} runs of {', '.join(suites)} are done.")
+            return 0
+        print(f"{len(todo)} of {len(runs)} runs of {', '.join(suites)} to train.", flush=True)
+        if dry_run:
+            print(*(f"  {run.id}" for run in todo), sep="\n")
+            return 0
+        for run in todo:
+            _prepare(run)
+        log = ROOT / "_build" / "logs" / f"{'-'.join(suites)}.log"
+        return _sum_up(todo, log, stopped=_snakemake(todo, log, options))
+
+
+def _missing(runs: list[Run]) -> list[Run]:
+    todo = []
+    for run in runs:
+        record, reason = find(run)
+        if record is None:
+            todo.append(run)
+            if run.committed and reason != "missing":
+                print(f"To be trained again: {reason}")
+    return todo
+
+
+def _where(cores: int | None, profile: str | None) -> list[str]:
+    """Snakemake's options: all cores of this machine, or a profile for a cluster."""
+    if cores is not None and cores < 1:
+        raise ExperimentsError(f"run: cores must be at least 1, got {cores}")
+    if profile is None:
+        return ["--cores", str(cores or available_cores())]
+    known = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/config.yaml"))
+    for folder in (ROOT / "profiles" / profile, Path(profile)):
+        if (folder / "config.yaml").is_file():
+            return ["--profile", str(folder.resolve())]
+    raise ExperimentsError(f"profiles: no profile {profile!r}; {nearest(profile, known)}")
+
+
+def available_cores() -> int:
+    """The cores this process may use, which a container or a batch system may have limited."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _alone(suites: list[str]) -> Iterator[None]:
+    """Let one process at a time work on a suite; the system frees the lock of one that dies."""
+    with contextlib.ExitStack() as locks:
+        for suite in sorted(suites):  # in one order, or two could wait for each other
+            path = ROOT / "_build" / "locks" / f"{suite}.lock"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                print(f"Waiting: another process is at work on {suite}.", flush=True)
+                lock.acquire()
+            locks.callback(lock.release)
+        yield
+
+
+def _prepare(run: Run) -> None:
+    """Clear away what an earlier attempt left, except a record of this very configuration."""
+    (ROOT / run.log).unlink(missing_ok=True)
+    path = ROOT / draft(run).with_suffix(".json")
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            outdated = Record.load(path).config != run.config
+        except RecordError:
+            outdated = True
+        if outdated:
+            path.unlink()
+
+
+_stopped = threading.Event()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def stop_at_signals() -> None:
+    """Stop with all runs at once when asked to: they go on from their checkpoints.
+
+    Snakemake itself would wait until they are finished. The Snakefile calls this, because
+    Snakemake sets up its own way late.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if _stopped.is_set():
+            return
+        _stopped.set()
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        raise KeyboardInterrupt
+
+    for name in _SIGNALS:
+        # What the caller had ignored, as nohup does, stays ignored.
+        if signal.getsignal(name) != signal.SIG_IGN:
+            signal.signal(name, stop)
+
+
+def _snakemake(todo: list[Run], log: Path, options: list[str]) -> bool:
+    """Run the Snakefile in this process; True if it was stopped.
+
+    On this machine the runs speak for themselves, and Snakemake's own messages go to a file.
+    """
+    targets = [run.record.as_posix() for run in todo]
+    arguments = [
+        *("--snakefile", str(ROOT / "Snakefile"), "--directory", str(ROOT), *options),
+        # The lock of its own outlives a killed process; `_alone` takes its place.
+        *("--nolock", "--rerun-incomplete", "--keep-going", "--scheduler", "greedy"),
+        # They are missing, whatever the times of files say.
+        *("--rerun-triggers", "mtime", "--forcerun", *targets, "--", *targets),
+    ]
+    here, handlers = Path.cwd(), {name: signal.getsignal(name) for name in _SIGNALS}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("w", encoding="utf-8") as file:
+            stream = file if "--cores" in options else sys.stderr
+            with contextlib.redirect_stderr(stream):
+                from snakemake.cli import main  # type: ignore[import-untyped]
+
+                main(arguments)
+    except SystemExit:
+        return _stopped.is_set()  # it has caught the exception that a signal raises
+    except KeyboardInterrupt:
+        return True
+    finally:
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+        os.chdir(here)
+    return False
+
+
+def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
+    """Say what came out; what failed, why, and where to read on."""
+    left = [run for run in todo if find(run)[0] is None]
+    print(f"{len(todo) - len(left)} of {len(todo)} runs finished.")
+    if stopped:
+        print("Stopped: the same command goes on where it was.")
+        return 130
+    for run in left:
+        if (ROOT / run.log).exists():
+            why, where = _last_line(ROOT / run.log), run.log
+        else:
+            why, where = "it was not started", log.relative_to(ROOT)
+        print(f"Failed: {run.id}: {why} (log: {where})", file=sys.stderr)
+    return 1 if left else 0
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((text for line in reversed(lines) if (text := line.strip())), "")

@@ -1,0 +1,314 @@
+"""experiments.yml declares what the study needs, and a mistake in such a file is reported well."""
+
+from dataclasses import fields
+from itertools import product
+
+import pytest
+
+from meprop.study.config import Config
+from meprop.study.experiments import ExperimentsError, Run, load
+
+EXPERIMENTS = load()
+ROWS = {
+    f"table{table}-{row}": {"batch_norm": table == 3, **values}
+    for table in (2, 3)
+    for row, values in {
+        "baseline": {},
+        **{
+            f"k{percent:02}-d{decay:g}".replace("0.", "0"): {"ratio": percent / 100, "decay": decay}
+            for percent, decay in product((5, 8, 10), (0, 0.6))
+        },
+    }.items()
+}
+SUITES = {
+    "quick": {"dataset": "digits", "train_size": 600, "epochs": 3},
+    "paper": {"dataset": "mnist", "epochs": 30},
+    "ablation": {"dataset": "mnist", "train_size": 5000, "epochs": 15},
+}
+
+
+def configs(suite: str) -> dict[str, Config]:
+    """The configurations of a suite, with seed 0."""
+    return {run.name: run.config for run in EXPERIMENTS.suites[suite].runs if run.seed == 0}
+
+
+# What is declared
+
+
+@pytest.mark.parametrize("suite", ["quick", "paper"])
+def test_the_rows_of_both_tables(suite):
+    declared = configs(suite)
+    assert len(ROWS) == 14
+    extra = {"table2-k05-d09", "table3-k05-d09"} if suite == "paper" else set()
+    assert set(declared) == set(ROWS) | extra
+    for name, values in ROWS.items():
+        assert declared[name] == Config(**SUITES[suite], **values)
+    for name in extra:
+        values = {"batch_norm": name.startswith("table3"), "ratio": 0.05, "decay": 0.9}
+        assert declared[name] == Config(**SUITES[suite], **values)
+
+
+def test_paper_scale_is_the_papers_protocol():
+    for config in configs("paper").values():
+        assert (config.train_size, config.batch_size, config.lr) == (None, 10, 0.001)
+        assert (config.dropout, config.activation, config.backend) == (0, "relu", "auto")
+
+
+def test_seeds():
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for run in EXPERIMENTS.runs:
+        assert run.config.seed == run.seed
+        seeds.setdefault((run.suite, run.name), []).append(run.seed)
+    for (suite, name), found in seeds.items():
+        many = suite == "ablation" or (
+            suite == "paper" and (name.endswith("baseline") or "-k05-" in name)
+        )
+        assert found == ([0, 1, 2, 3, 4] if many else [0]), (suite, name)
+
+
+def test_the_ablations():
+    """What is to be compared, in the words of Config."""
+    percent = (0.1, 0.5, 1, 2, 5, 10, 25)
+    wanted = [{"ratio": p / 100, "batch_norm": bn} for p, bn in product(percent, (False, True))]
+    wanted += [{"batch_norm": bn} for bn in (False, True)]
+    five = {"ratio": 0.05}
+    decays = product((0.3, 0.6, 0.9), (False, True))
+    wanted += [five | {"decay": decay, "batch_norm": bn} for decay, bn in decays]
+    wanted += [five | {"scope": scope} for scope in ("sample", "layer", "mixed")]
+    wanted += [five | {"pick": "random"}, five | {"bias": "sparse"}]
+    wanted += [five | {"sparse_layers": (layer,)} for layer in ("conv1", "conv2")]
+    too = {"sparse_layers": ("conv1", "conv2", "fc1")}
+    wanted += [too | {"ratio": p / 100} for p in (1, 5, 25)]
+    wanted += [five | {"decay": 0.6, "history": "position"}]
+    wanted += [five | {"select_at": "bn", "batch_norm": True}]
+    wanted += [five | {"activation": "sigmoid"}, {"activation": "sigmoid"}]
+    wanted += [{"dropout": 0.5}]
+    few = {"train_size": 1000}
+    wanted += [few, few | five, few | {"dropout": 0.5}]
+    expected = [Config(**SUITES["ablation"] | values) for values in wanted]
+    declared = configs("ablation")
+    assert set(declared.values()) == set(expected)
+    assert len(declared) == len(expected)
+
+
+def test_the_studies():
+    studies = EXPERIMENTS.studies
+    assert list(studies) == [
+        *("ratio", "decay", "scope", "pick", "bias", "layers", "fc1", "history"),
+        *("bn-position", "activation", "overfitting"),
+    ]
+    declared = configs("ablation")
+
+    def values(study, *names):
+        return {tuple(getattr(declared[r], n) for n in names) for r in studies[study].runs}
+
+    assert {ratio for ratio, _ in values("ratio", "ratio", "batch_norm")} == {
+        *(0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, None)
+    }
+    assert values("decay", "decay", "batch_norm") == set(product((0, 0.3, 0.6, 0.9), (False, True)))
+    assert values("scope", "scope") == {("map",), ("sample",), ("layer",), ("mixed",)}
+    assert values("pick", "pick") == {("top",), ("random",)}
+    assert values("bias", "bias") == {("full",), ("sparse",)}
+    assert values("layers", "sparse_layers") == {
+        *((("conv1", "conv2"),), (("conv1",),), (("conv2",),))
+    }
+    assert values("overfitting", "train_size", "ratio", "dropout") == {
+        (size, *rest) for size in (1000, 5000) for rest in ((None, 0), (0.05, 0), (None, 0.5))
+    }
+    for study in studies.values():
+        assert study.about.endswith("?")
+
+
+def test_no_committed_configuration_is_trained_twice():
+    seen = [run.config for run in EXPERIMENTS.runs if run.committed]
+    assert len(set(seen)) == len(seen)
+
+
+def test_where_files_go():
+    runs = {run.id: run for run in EXPERIMENTS.runs}
+    first, second = runs["paper/table2-baseline-s0"], runs["paper/table2-baseline-s1"]
+    quick = runs["quick/table2-baseline-s0"]
+    assert first.record.as_posix() == "results/paper/table2-baseline-s0.json"
+    assert first.notebook.as_posix() == "notebooks/runs/paper/table2-baseline-s0.ipynb"
+    assert second.notebook.as_posix() == "_build/runs/paper/table2-baseline-s1.ipynb"
+    # The checkout stays clean.
+    for path in (quick.record, quick.notebook, quick.log, first.log):
+        assert path.parts[0] == "_build"
+    assert len({run.record for run in runs.values()}) == len(EXPERIMENTS.runs)
+
+
+def test_cost_counts_images():
+    costs = {run.id: run.cost for run in EXPERIMENTS.runs}
+    assert costs["paper/table2-baseline-s0"] == 30 * 55_000
+    assert costs["ablation/ratio-k05-s0"] == 15 * 5_000
+    assert costs["quick/table2-baseline-s0"] == 3 * 600
+
+
+# Picking
+
+
+def test_pick():
+    def ids(*arguments):
+        return [run.id for run in EXPERIMENTS.pick(*arguments)]
+
+    assert len(ids(["paper", "ablation"])) == 48 + 200
+    assert ids(["paper"], ["table2-k05-d06"], [0, 1]) == [
+        "paper/table2-k05-d06-s0",
+        "paper/table2-k05-d06-s1",
+    ]
+    assert len(ids(["paper", "ablation"], ["table2-*", "ratio-k05"], [0])) == 8 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((["papr"],), "no suite 'papr'; did you mean 'paper'?"),
+        (
+            (["paper", "ablation"], ["table2-k05-d6"]),
+            "no configuration of paper and ablation 'table2-k05-d6'; "
+            "did you mean 'table2-k05-d06'?",
+        ),
+        (
+            (["paper"], ["table2-k08-d0"], [0, 1]),
+            "seed 1 is not declared for these runs, only 0",
+        ),
+    ],
+)
+def test_what_there_is_not_gets_the_nearest(arguments, sentence):
+    with pytest.raises(ExperimentsError) as error:
+        EXPERIMENTS.pick(*arguments)
+    assert str(error.value) == f"experiments.yml: {sentence}"
+
+
+# Mistakes in a file
+
+GOOD = """\
+suites:
+  small:
+    about: for this test
+    committed: false
+    config: {dataset: digits, epochs: 1}
+    seeds: [0, 1]
+    runs:
+      plain: {}
+      sparse: {ratio: 0.05}
+    studies:
+      ratio: {about: "Enough?", varies: [ratio], runs: [plain, sparse]}
+"""
+
+
+def load_text(tmp_path, text):
+    path = tmp_path / "some.yml"
+    path.write_text(text)
+    return load(path)
+
+
+def test_a_good_file(tmp_path):
+    experiments = load_text(tmp_path, GOOD)
+    config = Config(dataset="digits", epochs=1, ratio=0.05, seed=1)
+    assert experiments.runs[-1] == Run("small", "sparse", 1, config, committed=False)
+
+
+SUITE = "suite 'small'"
+RUN = f"line 9, {SUITE}, run 'sparse'"
+STUDY = f"line 11, {SUITE}, study 'ratio'"
+FIVE, BOTH, MORE = (
+    "ratio: 0.05",
+    "[plain, sparse]",
+    "sparse: {ratio: 0.05}\n      more: {ratio: 0.1}",
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "what"),
+    [
+        (FIVE, "ratoi: 0.05", RUN, "unknown key 'ratoi'; did you mean 'ratio'?"),
+        (FIVE, "ratio: 5", RUN, "got 5; did you mean 0.05?"),
+        (FIVE, "seed: 1", RUN, "seeds belong in the suite's `seeds`"),
+        (FIVE, "decay: 0.6", RUN, "has no effect without a ratio"),
+        ("sparse: {ratio: 0.05}", "sparse:", RUN, "must be a mapping"),
+        ("sparse:", "plain:", "line 9", "'plain' is there twice"),
+        ("{ratio: 0.05}", "{}", RUN, "the same configuration as 'plain'"),
+        ("sparse:", "Sparse_1:", f"line 9, {SUITE}, run 'Sparse_1'", "small letters"),
+        ("sparse:", "sparse-s1:", f"line 9, {SUITE}, run 'sparse-s1'", "no seed at its end"),
+        ("epochs: 1", "epoch: 1", f"line 5, {SUITE}", "'epoch'; did you mean 'epochs'?"),
+        ("digits", "digit", f"line 8, {SUITE}, run 'plain'", "did you mean 'digits'?"),
+        ("[0, 1]", "[0, one]", f"line 6, {SUITE}", "a whole number from 0, got 'one'"),
+        ("[0, 1]", "[0, 1.5]", f"line 6, {SUITE}", "got 1.5"),
+        ("[0, 1]", "[0, true]", f"line 6, {SUITE}", "got True"),
+        ("[0, 1]", "[0, -1]", f"line 6, {SUITE}", "got -1"),
+        ("[0, 1]", "[0, 0]", f"line 6, {SUITE}", "a seed is there twice"),
+        ("[0, 1]", "[]", f"line 6, {SUITE}", "must be a list of whole numbers"),
+        ("[0, 1]", "{'pl*': [0]}", f"line 6, {SUITE}", "no seeds for 'sparse'"),
+        (
+            "[0, 1]",
+            "{'*': [0], 'sparce': [1]}",
+            f"line 6, {SUITE}",
+            "no run fits 'sparce'; did you",
+        ),
+        ("seeds:", "seed:", f"line 6, {SUITE}", "unknown key 'seed'; did you mean 'seeds'?"),
+        ("    about: for this test\n", "", f"line 2, {SUITE}", "'about' is missing"),
+        ("false", "maybe", f"line 4, {SUITE}", "true or false, got 'maybe'"),
+        ("  small:", "  Small Suite:", "line 2, suite 'Small Suite'", "small letters"),
+        ("suites:", "suite:", "line 1", "unknown key 'suite'; did you mean 'suites'?"),
+        (BOTH, "[plain, sparce]", STUDY, "no run 'sparce'; did you mean 'sparse'?"),
+        (BOTH, "[plain]", STUDY, "its runs differ in nothing, not in ratio"),
+        ("varies: [ratio]", "varies: [decay]", STUDY, "its runs differ in ratio, not in decay"),
+        ("varies: [ratio]", "varies: [ration]", STUDY, "did you mean 'ratio'?"),
+        ("varies:", "vary:", STUDY, "did you mean 'varies'?"),
+        ("sparse: {ratio: 0.05}", MORE, f"line 11, {SUITE}", "run 'more' is in no study"),
+        ("[0, 1]", "[0, 1", "line 7", "expected"),
+        (GOOD, "", "", "this must be a mapping of names, got None"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path, old, new, place, what):
+    assert old in GOOD
+    with pytest.raises(ExperimentsError) as error:
+        load_text(tmp_path, GOOD.replace(old, new, 1))
+    message = str(error.value)
+    assert message.startswith(f"some.yml, {place}: " if place else "some.yml: "), message
+    assert what in message, message
+    assert "\n" not in message
+
+
+def test_a_committed_run_in_two_suites(tmp_path):
+    text = GOOD.replace("committed: false", "committed: true")
+    again = (
+        text.removeprefix("suites:\n").replace("small:", "again:").replace(" ratio: {ab", " r: {ab")
+    )
+    with pytest.raises(
+        ExperimentsError, match=r"line 12, suite 'again': run 'plain' is small/plain-s0"
+    ):
+        load_text(tmp_path, text + again)
+    # What is in _build is made for each of them.
+    load_text(tmp_path, text + again.replace("committed: true", "committed: false"))
+
+
+def test_two_studies_of_one_name(tmp_path):
+    again = GOOD.removeprefix("suites:\n").replace("small:", "again:")
+    with pytest.raises(ExperimentsError, match="two studies are called 'ratio'"):
+        load_text(tmp_path, GOOD + again)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(
+        ExperimentsError, match=r"no such file; the study needs the project's checkout"
+    ):
+        load(tmp_path / "none.yml")
+
+
+def test_merged_runs_keep_their_own_lines(tmp_path):
+    text = GOOD.replace("runs:", "runs: &all", 1) + (
+        "  more:\n    about: a\n    committed: false\n    config: {dataset: digits}\n"
+        "    seeds: [0]\n    runs:\n      <<: *all\n      third: {ratoi: 1}\n"
+    )
+    with pytest.raises(ExperimentsError, match=r"line 19, suite 'more', run 'third'"):
+        load_text(tmp_path, text)
+    found = load_text(tmp_path, text.replace("ratoi: 1", "ratio: 0.1"))
+    assert found.suites["more"].names == ("plain", "sparse", "third")
+
+
+def test_every_field_of_a_study_is_one_of_config():
+    known = {field.name for field in fields(Config)}
+    for study in EXPERIMENTS.studies.values():
+        assert set(study.varies) <= known

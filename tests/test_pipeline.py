@@ -1,0 +1,384 @@
+"""The pipeline from a small experiments.yml to records, in a copy of the checkout.
+
+Each run costs a few seconds of imports, so a test asks for as few of them as it can.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import yaml
+from filelock import FileLock
+
+from meprop.__main__ import main
+from meprop.study import checkpoint as checkpoints
+from meprop.study import pipeline
+from meprop.study.config import Config
+from meprop.study.experiments import load
+from meprop.study.record import Record
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENTS = """\
+suites:
+  small:
+    about: two short runs
+    committed: true
+    # The masked backend has nothing to compile first.
+    config: {dataset: digits, train_size: 50, epochs: 1, backend: masked}
+    seeds: [0]
+    runs:
+      plain: {}
+      sparse: {ratio: 0.05}
+  long:
+    about: a run with time enough to be killed in
+    committed: true
+    config: {dataset: digits, train_size: 50, epochs: 16, backend: masked}
+    seeds: [1]
+    runs:
+      plain: {}
+"""
+
+
+class Checkout:
+    """A copy of what the pipeline needs, with a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.cache = folder / "checkout", folder / "cache"
+        self.root.mkdir()
+        without_caches = shutil.ignore_patterns("__pycache__", ".*")
+        shutil.copytree(ROOT / "meprop", self.root / "meprop", ignore=without_caches)
+        (self.root / "notebooks").mkdir()
+        for name in ("Snakefile", "notebooks/train.ipynb"):
+            shutil.copy(ROOT / name, self.root / name)
+        (self.root / "experiments.yml").write_text(EXPERIMENTS)
+        self.environment = os.environ | {
+            "PYTHONPATH": str(self.root),
+            "XDG_CACHE_HOME": str(self.cache),
+            # Here matplotlib has its list of fonts already.
+            "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache/matplotlib")),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *command: str) -> tuple[int, str]:
+        process = self.start(*command)
+        output, _ = process.communicate()
+        return process.returncode, output
+
+    def meprop(self, *arguments: str) -> tuple[int, str]:
+        return self.run(sys.executable, "-m", "meprop", *arguments)
+
+    def checkpoint(self, suite: str, name: str) -> Path:
+        """Where a run keeps its state: known by its configuration and the copied code."""
+        (config,) = {
+            run.config
+            for run in load(self.root / "experiments.yml").pick([suite], [name])
+        }  # fmt: skip
+        stem = checkpoints.checkpoint_path(config).name
+        return self.cache / "meprop" / "checkpoints" / stem
+
+    def kernels(self) -> list[int]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            command = " ".join(process.info["cmdline"] or ())
+            if "ipykernel" in command and process.info["cwd"] == str(self.root):
+                found.append(process.pid)
+        return found
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    return Checkout(tmp_path_factory.mktemp("pipeline"))
+
+
+def test_a_failed_run_is_named_and_the_others_finish(checkout):
+    # A checkpoint that belongs to another run cannot be gone on from.
+    foreign = checkout.checkpoint("small", "sparse")
+    foreign.parent.mkdir(parents=True)
+    checkpoints.save(foreign, Config(dataset="digits"), {})
+    code, output = checkout.meprop("run", "small")
+    assert code == 1, output
+    assert "1 of 2 runs finished." in output
+    failed = output.splitlines()[-1]
+    assert failed.startswith("Failed: small/sparse-s0: ")
+    assert "this checkpoint belongs to another configuration" in failed
+    assert failed.endswith("(log: _build/logs/small/sparse-s0.log)")
+    # For a closer look: what was executed of its notebook, and the log.
+    assert (
+        "another configuration" in (checkout.root / "_build/logs/small/sparse-s0.log").read_text()
+    )
+    half = nbformat.read(checkout.root / "_build/logs/small/sparse-s0.ipynb", 4)
+    assert any(o.output_type == "error" for c in half.cells for o in c.get("outputs", ()))
+    assert not (checkout.root / "results/small/sparse-s0.json").exists()
+
+    # Once the cause is gone, only what is missing is done.
+    foreign.unlink()
+    code, output = checkout.meprop("run", "small")
+    assert code == 0, output
+    assert "1 of 2 runs of small to train." in output
+    assert "plain" not in output
+    assert list(foreign.parent.iterdir()) == [], "a checkpoint is dropped once its record is safe"
+
+
+def finished(checkout, run):
+    record = Record.load(checkout.root / run.record)
+    assert record.config == run.config
+    assert record.status == "finished"
+    return record
+
+
+def test_what_a_run_leaves(checkout):
+    for run in load(checkout.root / "experiments.yml").pick(["small"]):
+        record = finished(checkout, run)
+        path = checkout.root / run.notebook
+        assert path.stat().st_size < 150_000
+        text = path.read_text("utf-8")
+        assert str(checkout.root) not in text
+        notebook = nbformat.reads(text, 4)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert all(cell.execution_count for cell in code)
+        assert sum("image/png" in o.get("data", ()) for c in code for o in c.outputs) == 4
+        assert f"**test accuracy of {record.test_accuracy:.2f}%**" in text
+    assert not checkout.kernels()
+
+
+def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
+    clone = Checkout(tmp_path)
+    for folder in ("results", "notebooks"):
+        shutil.copytree(checkout.root / folder, clone.root / folder, dirs_exist_ok=True)
+    # In a clone the times of files are in no order: records older or newer than all they come from.
+    times = random.Random(0)
+    for path in sorted(clone.root.rglob("*")):
+        os.utime(path, (moment := times.randrange(10**9, 2 * 10**9), moment))
+    code, output = clone.meprop("run", "small", "--dry-run")
+    assert (code, output) == (0, "Nothing to train: all 2 runs of small are done.\n")
+    code, output = clone.run(sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "rules")
+    assert code == 0, output
+    assert "results/small" not in output
+
+    # Another configuration under the same name is another run.
+    changed = EXPERIMENTS.replace("sparse: {ratio: 0.05}", "sparse: {ratio: 0.1}")
+    (clone.root / "experiments.yml").write_text(changed)
+    code, output = clone.meprop("run", "small", "--dry-run")
+    assert code == 0
+    assert output.splitlines() == [
+        "To be trained again: results/small/sparse-s0.json: of another configuration than the "
+        "declared one",
+        "1 of 2 runs of small to train.",
+        "  small/sparse-s0",
+    ]
+
+
+def wait_for(process, path, after=None):
+    """Until a file is there and changed, or longer than anything takes."""
+    for _ in range(3000):
+        try:
+            process.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            if path.exists() and path.stat().st_mtime_ns != after:
+                return
+        else:
+            break
+    pytest.fail(f"no {path.name}: {process.stdout.read()}")
+
+
+def test_stopped_and_killed_it_goes_on(checkout):
+    state = checkout.checkpoint("long", "plain")
+    command = (sys.executable, "-m", "meprop", "run", "long")
+    first = checkout.start(*command)
+    wait_for(first, state)
+    first.terminate()
+    output, _ = first.communicate()
+    assert first.returncode == 130
+    assert output.endswith("Stopped: the same command goes on where it was.\n"), output
+    stopped = datetime.now(UTC)
+
+    second = checkout.start(*command)
+    wait_for(second, state, after=state.stat().st_mtime_ns)
+    second.kill()
+    # The very next command, while what the killed one left behind is still about.
+    code, output = checkout.meprop("run", "long")
+    assert code == 0, output
+    second.communicate()
+    (run,) = load(checkout.root / "experiments.yml").pick(["long"])
+    record = finished(checkout, run)
+    assert len(record.history) == 16
+    assert datetime.fromisoformat(record.provenance["start"]) < stopped, "it began anew"
+    assert not checkout.kernels()
+
+
+def test_a_process_ends_with_its_owner():
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    code = f"from meprop.study.notebook import _end_with; _end_with({owner.pid}); print(1); input()"
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert kernel.stdout is not None and kernel.stdin is not None
+    assert kernel.stdout.readline() == b"1\n"
+    assert kernel.poll() is None
+    owner.kill()
+    owner.wait()
+    assert kernel.wait(timeout=60) == 1
+    for stream in (kernel.stdout, kernel.stdin, owner.stdin):
+        assert stream is not None
+        stream.close()
+
+
+def test_a_wrong_parameter_ends_in_a_sentence(checkout):
+    code, output = checkout.run(
+        "papermill", "notebooks/train.ipynb", "_build/wrong.ipynb", "-p", "ratoi", "0.05"
+    )  # fmt: skip
+    sentence = "Config: unknown key 'ratoi'; did you mean 'ratio'?"
+    assert code != 0
+    assert output.strip().endswith(f"\n{sentence}")
+    notebook = nbformat.read(checkout.root / "_build/wrong.ipynb", 4)
+    errors = [o for c in notebook.cells for o in c.get("outputs", ()) if o.output_type == "error"]
+    assert [error.traceback for error in errors] == [[sentence]]
+
+
+# The rest needs no run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run", "papre"), "experiments.yml: no suite 'papre'; did you mean 'paper'?"),
+        (("status", "papre"), "experiments.yml: no suite 'papre'; did you mean 'paper'?"),
+        (
+            ("run", "paper", "--only", "table2-k5-d06 table3-baseline"),
+            "experiments.yml: no configuration of paper 'table2-k5-d06'; "
+            "did you mean 'table2-k05-d06'?",
+        ),
+        (
+            ("run", "quick", "--seeds", "7"),
+            "experiments.yml: seed 7 is not declared for these runs, only 0",
+        ),
+        (
+            ("run", "quick", "--profile", "slrm"),
+            "profiles: no profile 'slrm'; did you mean 'slurm'?",
+        ),
+        (("run", "quick", "--cores", "0"), "run: cores must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest(arguments, sentence, capsys):
+    assert main(list(arguments)) == 2
+    assert capsys.readouterr().err == f"{sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["statsu"], "no command 'statsu'; did you mean 'status'?"),
+        (["run"], "the following arguments are required: SUITE"),
+        (["run", "quick", "--seeds", "one"], "argument --seeds: invalid int value: 'one'"),
+        (["status", "--all"], "unrecognized arguments: --all"),
+    ],
+)
+def test_wrong_arguments_get_a_sentence(arguments, sentence, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == f"python -m meprop: {sentence}\n"
+
+
+def test_the_longest_run_comes_first():
+    runs = pipeline.in_order(load().pick(["quick", "ablation", "paper"]))
+    assert [run.suite for run in runs] == ["paper"] * 48 + ["ablation"] * 200 + ["quick"] * 14
+    assert runs[0].id == "paper/table2-baseline-s0"
+    assert [run.seed for run in runs[:48]] == sorted(run.seed for run in runs[:48])
+    assert runs[247].config.train_size == 1000
+
+
+def test_parameters_are_a_whole_configuration():
+    (run,) = load().pick(["paper"], ["table3-k05-d06"], [2])
+    values = yaml.safe_load(pipeline.parameters(run))
+    assert values.pop("record") == "_build/logs/paper/table3-k05-d06-s2.json"
+    assert values.pop("checkpoint") == "auto"
+    assert Config.from_dict(values) == run.config
+
+
+@pytest.fixture
+def one_run(tmp_path, monkeypatch):
+    """A finished run in a folder of its own."""
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    (run,) = load().pick(["paper"], ["table2-k08-d0"])
+    record = Record(
+        id="x",
+        config=run.config,
+        status="finished",
+        stopped=None,
+        history=[],
+        best_epoch=None,
+        dev_accuracy=None,
+        test_accuracy=None,
+        test_errors=None,
+        test_predictions=None,
+        provenance={"code": "other"},
+    )
+    return run, record, tmp_path / run.record
+
+
+def test_a_record_counts_only_whole_and_of_its_configuration(one_run):
+    run, record, path = one_run
+    assert pipeline.find(run) == (None, "missing")
+    record.save(path)
+    assert pipeline.find(run) == (record, "")
+    path.write_text(path.read_text().replace('"finished"', '"diverged"'))
+    found, reason = pipeline.find(run)
+    assert found is None
+    assert "edited by hand" in reason
+    path.write_text("{")
+    assert "not a complete JSON file" in pipeline.find(run)[1]
+    other = json.loads(json.dumps(record.to_dict()))["config"] | {"seed": 1}
+    Record(**vars(record) | {"config": Config.from_dict(other)}).save(path)
+    assert "of another configuration" in pipeline.find(run)[1]
+
+
+def test_what_is_built_is_of_the_present_code(one_run, monkeypatch):
+    run, record, path = one_run
+    built = replace(run, committed=False)
+    record.save(path.parents[2] / built.record)
+    assert "made by other code" in pipeline.find(built)[1]
+    monkeypatch.setattr(pipeline, "code_digest", lambda: "other")
+    assert pipeline.find(built) == (record, "")
+
+
+def test_two_at_a_time_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    said, entered = threading.Event(), threading.Event()
+    monkeypatch.setattr("builtins.print", lambda *words, **_: said.set())
+
+    def second():
+        with pipeline._alone(["paper", "ablation"]):
+            entered.set()
+
+    with pipeline._alone(["ablation", "paper"]):
+        assert not said.is_set()
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert said.wait(timeout=60), "it says that it waits"
+        assert not entered.is_set()
+    thread.join(timeout=60)
+    assert entered.is_set()
+    # Nobody holds it any more.
+    with FileLock(tmp_path / "_build/locks/paper.lock", timeout=0):
+        pass

@@ -1,0 +1,109 @@
+"""python -m meprop status, from an empty folder to a finished suite."""
+
+from dataclasses import replace
+
+import pytest
+from filelock import FileLock
+
+from meprop.__main__ import main
+from meprop.study import checkpoint as checkpoints
+from meprop.study import pipeline, status
+from meprop.study.experiments import Run, load
+from meprop.study.record import Record
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(status, "available_cores", lambda: 2)
+    return tmp_path
+
+
+def record_of(run: Run, dev: float, seconds: float = 0.0) -> Record:
+    return Record(
+        id=run.config.digest[:16],
+        config=run.config,
+        status="finished",
+        stopped=None,
+        history=[],
+        best_epoch=1,
+        dev_accuracy=dev,
+        test_accuracy=dev - 1,
+        test_errors=[],
+        test_predictions=[],
+        provenance={"seconds": seconds},
+    )
+
+
+def lines(capsys, *arguments: str) -> list[list[str]]:
+    assert main(["status", *arguments]) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_nothing_there(folder, capsys):
+    head, *rows = lines(capsys)
+    assert head[:5] == ["suite", "runs", "done", "running", "missing"]
+    assert rows == [
+        ["quick", "14", "0", "0", "14", "-", "-", "-", "unknown"],
+        ["paper", "48", "0", "0", "48", "-", "-", "-", "unknown"],
+        ["ablation", "200", "0", "0", "200", "-", "-", "-", "unknown"],
+    ]
+
+
+def test_scores_and_time_left(folder, capsys):
+    runs = load().pick(["paper"])
+    for run, dev in zip(runs, (99.0, 99.5, 99.25), strict=False):
+        record_of(run, dev, seconds=3600).save(folder / run.record)
+    _, row = lines(capsys, "paper")[:2]
+    # 45 runs of an hour each on two cores.
+    assert row[1:8] == ["48", "3", "0", "45", "99.50%", "98.50%", "table2-baseline-s1"]
+    assert " ".join(row[8:]) == "22 h 30 min on 2 cores"
+    table = {row[0]: row[1:] for row in lines(capsys, "paper")[3:]}
+    assert table["table2-baseline"] == [
+        "5",
+        "3",
+        "0",
+        "2",
+        "99.50%",
+        "98.50%",
+        "table2-baseline-s1",
+    ]
+    assert table["table3-k10-d06"] == ["1", "0", "0", "1", "-", "-", "-"]
+
+
+def test_a_run_under_way(folder, capsys):
+    done, under_way = load().pick(["paper"], ["table2-baseline"], [0, 1])
+    record_of(done, 99.0, seconds=7200).save(folder / done.record)
+    path = checkpoints.checkpoint_path(under_way.config)
+    path.parent.mkdir(parents=True)
+    checkpoints.save(path, under_way.config, {"history": [{}] * 15})
+    assert lines(capsys, "paper")[1][1:5] == ["48", "1", "0", "47"]
+    with checkpoints.held(path):
+        shown = lines(capsys, "paper")
+    assert shown[1][1:5] == ["48", "1", "1", "46"]
+    assert shown[-1] == ["Running:", "paper/table2-baseline-s1,", "epoch", "16", "of", "30"]
+    # To look has left the lock to whoever wants it.
+    with FileLock(path.with_name(f"{path.name}.lock"), timeout=0):
+        pass
+
+
+def test_what_does_not_count_is_named(folder, capsys):
+    first, second, third = load().pick(["paper"], ["table2-baseline"], [0, 1, 2])
+    record = record_of(first, 99.0)
+    replace(record, status="diverged", stopped={"epoch": 2, "step": 5}).save(folder / first.record)
+    record.save(folder / second.record)
+    (folder / third.record).write_text("{")
+    assert main(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "Diverged: paper/table2-baseline-s0, at {'epoch': 2, 'step': 5}" in out
+    assert f"Does not count: {second.record}: of another configuration" in out
+    assert f"{third.record}: not a complete JSON file" in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1, "1 min"), (3570, "1 h 0 min"), (90 * 60, "1 h 30 min"), (100_000, "1 d 3 h")],
+)
+def test_durations(seconds, words):
+    assert status.duration(seconds) == words
