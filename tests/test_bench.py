@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from meprop.bench import figures, gradients, layers, running, selection, steps, 
 from meprop.bench.cases import Case, Setup
 from meprop.bench.results import Results, Row, cores, cost_lines, rows_of
 from meprop.bench.statistics import fastest, fit_line, speedups, summarise
+from meprop.bench.summary import summary
 from meprop.bench.timing import WARM_UP, Contender, Timing, measure
 
 # Turns
@@ -577,3 +579,30 @@ def test_results_round_trip(tmp_path):
 def test_the_core_does_not_load_the_benchmark():
     code = "import sys, meprop; assert not [m for m in sys.modules if m.startswith('meprop.bench')]"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_readme_shows_the_committed_measurement():
+    """Its table is printed by `python -m meprop.bench.summary benchmarks/*/bench.json`."""
+    root = Path(__file__).resolve().parents[1]
+    paths = sorted(root.glob("benchmarks/*/bench.json"))
+    results = [json.loads(path.read_text("utf-8")) for path in paths]
+    assert all(result["finished"] for result in results)
+    shown = summary(*results)
+    assert shown.count("\n|") >= 15
+    assert shown in (root / "README.md").read_text("utf-8")
+
+
+def test_summary_leaves_out_what_was_not_measured():
+    made = {"cpu": "some CPU", "torch": "2", "date": "2026-01-01T00:00:00"}
+    empty = summary({"rows": [], "provenance": made})
+    assert empty.splitlines()[2:] == ["", "some CPU, torch 2, 2026-01-01."]
+
+    def measured(median):
+        spread = {"median": median, "q25": median, "q75": median}
+        row = {"case": "step/PaperCNN/1-thread", "threads": 1, "contender": "meprop", "best": True}
+        row |= {"ratio": 0.05, "speedup": {"dense": spread}}
+        return {"rows": [row], "provenance": made}
+
+    assert summary(measured(2.0), measured(3.0)).splitlines()[2:3] == [
+        "| whole training step of PaperCNN | 5% |  |  | **3.00** (3.00-3.00) |"
+    ]

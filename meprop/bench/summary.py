@@ -1,6 +1,6 @@
-"""The headline rows of a `bench.json` as a Markdown table: what README shows.
+"""The headline rows of one or more `bench.json` as a Markdown table: what README shows.
 
-`python -m meprop.bench.summary benchmarks/bench.json` prints it.
+`python -m meprop.bench.summary benchmarks/*/bench.json` prints it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ FORMATS = ("contiguous", "channels_last")
 STEPS = ("PaperCNN", "PaperCNN-BN", "resnet18")
 
 
-def summary(results: dict[str, Any]) -> str:
+def summary(*files: dict[str, Any]) -> str:
     """How many times as fast as torch's dense backward pass: median (quartiles) on one thread.
 
-    A row that was not measured is left out.
+    A case that several files have counts as the last one has it; one that none has is left out.
     """
-    rows = [row for row in results["rows"] if row["threads"] == 1]
+    cases: dict[str, list[dict[str, Any]]] = {}
+    for results in files:
+        own = [row for row in results["rows"] if row["threads"] == 1]
+        cases |= {case: [row for row in own if row["case"] == case] for case in _names(own)}
+    rows = [row for case in cases.values() for row in case]
     lines = [_cells("work, one thread", "kept", *FORMATS, "each in its better one")]
     lines.append(_cells(*["---"] * 5))
     for subject, gradient, ratio, contender in LAYERS:
@@ -56,9 +60,13 @@ def summary(results: dict[str, Any]) -> str:
             if "stock" in row["speedup"]:
                 over = _spread(row["speedup"]["stock"])
                 lines.append(_cells(f"{what}, over stock PyTorch", kept, "", "", over))
-    made = results["provenance"]
+    made = files[-1]["provenance"]
     lines += ["", f"{made['cpu']}, torch {made['torch']}, {made['date'][:10]}."]
     return "\n".join(lines)
+
+
+def _names(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["case"] for row in rows}
 
 
 def _find(rows: Iterable[dict[str, Any]], case: str, contender: str) -> list[dict[str, Any]]:
@@ -78,4 +86,4 @@ def _spread(spread: dict[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    print(summary(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+    print(summary(*(json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:])))
