@@ -25,6 +25,17 @@ class Selecting(nn.Module):
     generator: Generator | None
     run_grad: Tensor | None
 
+    def __init__(
+        self,
+        *args: Any,
+        rule: TopK | None = None,
+        backend: str = "auto",
+        history: str = "slot",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_rule(rule, backend, history)
+
     def set_rule(
         self, rule: TopK | None, backend: str = "auto", history: str = "slot", stream: int = 0
     ) -> None:
@@ -63,17 +74,6 @@ class Conv2d(Selecting, nn.Conv2d):
     >>> layer(torch.rand(10, 1, 28, 28)).sum().backward()
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        rule: TopK | None = None,
-        backend: str = "auto",
-        history: str = "slot",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_rule(rule, backend, history)
-
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
         if input.dim() == 3:
@@ -98,17 +98,6 @@ class Linear(Selecting, nn.Linear):
     >>> layer(torch.rand(10, 784)).sum().backward()
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        rule: TopK | None = None,
-        backend: str = "auto",
-        history: str = "slot",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.set_rule(rule, backend, history)
-
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
         if self.rule is None and self.backend == "masked":
@@ -127,10 +116,9 @@ class GradientTopK(Selecting):
     """
 
     def __init__(self, rule: TopK, history: str = "slot") -> None:
-        super().__init__()
         if rule is None:
             raise ValueError("GradientTopK: rule must be a TopK, got None")
-        self.set_rule(rule, "masked", history)
+        super().__init__(rule=rule, backend="masked", history=history)
 
     def forward(self, input: Tensor) -> Tensor:
         """The input itself."""
