@@ -131,12 +131,13 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         sliding = ctx.sliding._asdict()
         return _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
     chosen = top(ctx.layer, grad)
-    dx, dw, _ = torch.ops.aten.convolution_backward(
-        chosen, x, weight, None, stride, padding, dilation, False, [0, 0], groups,
-        [wants_x, wants_weight, False],
+    summed = _for_bias(ctx.layer, grad, chosen)
+    at_once = wants_bias and summed is chosen
+    dx, dw, db = torch.ops.aten.convolution_backward(
+        chosen, x, weight, [weight.shape[0]] if at_once else None, stride, padding, dilation,
+        False, [0, 0], groups, [wants_x, wants_weight, at_once],
     )  # fmt: skip
-    db = _for_bias(ctx.layer, grad, chosen).sum((0, 2, 3)) if wants_bias else None
-    return [dx, dw, db]
+    return [dx, dw, summed.sum((0, 2, 3)) if wants_bias and not at_once else db]
 
 
 def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
