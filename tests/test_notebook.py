@@ -14,7 +14,8 @@ from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.describing import describe, outcome, provenance_table
-from meprop.study.notebook import ParameterError, checked, keep, obtain
+from meprop.study.notebook import checked, keep, obtain
+from meprop.study.parameters import ParameterError
 from meprop.study.training import train
 
 TRAIN = nbformat.read(Path(__file__).resolve().parents[1] / "notebooks/train.ipynb", 4)

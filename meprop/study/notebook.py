@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO
 
 import psutil  # type: ignore[import-untyped]
@@ -21,6 +20,7 @@ import psutil  # type: ignore[import-untyped]
 from meprop.study.checkpoint import checkpoint_path, discard
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT
+from meprop.study.parameters import ParameterError, given
 from meprop.study.record import Record
 from meprop.study.training import train
 
@@ -31,14 +31,6 @@ OWNER = "MEPROP_OWNER"
 LOG = "MEPROP_LOG"
 # What papermill may set beside the fields of Config.
 FILES = ("record", "checkpoint")
-_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
-
-
-class ParameterError(ValueError):
-    """A wrong parameter; a notebook shows the sentence alone, without a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 def checked(namespace: Mapping[str, Any]) -> Config:
@@ -49,19 +41,14 @@ def checked(namespace: Mapping[str, Any]) -> Config:
 
     >>> checked({"dataset": "digits", "ratoi": 0.05})
     Traceback (most recent call last):
-    meprop.study.notebook.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
+    meprop.study.parameters.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
     """
-    given = {
-        name: value
-        for name, value in namespace.items()
-        if not (name.startswith("_") or name in _IPYTHON or name in FILES)
-        and not (callable(value) or isinstance(value, ModuleType))
-    }
+    values = {name: value for name, value in given(namespace).items() if name not in FILES}
     for name in FILES:
         if not isinstance(value := namespace.get(name), str | None):
             raise ParameterError(f"{name} must be a file's path or None, got {value!r}")
     try:
-        return Config.from_dict(given)
+        return Config.from_dict(values)
     except ValueError as error:
         raise ParameterError(str(error)) from None
 

@@ -168,14 +168,18 @@ def load_histories(path: str | Path) -> DataFrame:
     rows = []
     for file, record in find_records(path).items():
         for epoch in record.history:
-            plain = {k: v for k, v in epoch.items() if k != "layers"}
-            layers = {
-                f"{layer}_{what}": value
-                for layer, seen in epoch["layers"].items()
-                for what, value in seen.items()
-            }
-            rows.append(_names(file, path) | {"seed": record.config.seed} | plain | layers)
+            rows.append(_names(file, path) | {"seed": record.config.seed} | flat(epoch))
     return _frame(rows)
+
+
+def flat(epoch: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch of a history as one row, layers as `conv1_before` etc."""
+    layers = {
+        f"{layer}_{what}": value
+        for layer, seen in epoch["layers"].items()
+        for what, value in seen.items()
+    }
+    return {name: value for name, value in epoch.items() if name != "layers"} | layers
 
 
 def _names(file: str, path: str | Path) -> dict[str, str]:

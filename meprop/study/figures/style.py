@@ -1,0 +1,60 @@
+"""One palette and one style for every figure of the book."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import matplotlib.pyplot as plt
+import seaborn
+from IPython import get_ipython
+from matplotlib import figure as matplotlib_figure
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from PIL import Image
+
+from meprop.study.network import LAYERS
+
+# Told apart by every kind of colour vision, and in print.
+PALETTE = seaborn.color_palette("colorblind")
+# The same thing has the same colour on every page.
+COLOURS = {
+    **dict(zip(("train", "dev", "test"), PALETTE, strict=False)),
+    **dict(zip(LAYERS, (PALETTE[i] for i in (3, 9, 4, 7)), strict=True)),
+}
+
+
+class Figure(matplotlib_figure.Figure):
+    """A figure that a notebook stores at a third of the usual size: there are hundreds of them."""
+
+    def small_png(self) -> bytes:
+        """The picture with 64 colours."""
+        drawn, packed = BytesIO(), BytesIO()
+        # A white ground stays legible on a dark page.
+        self.savefig(drawn, format="png", dpi=108, facecolor="white")
+        image = Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        image.save(packed, format="png", optimize=True)
+        return packed.getvalue()
+
+
+def set_style() -> None:
+    """Use the book's style for all figures from here on."""
+    seaborn.set_theme(context="notebook", style="whitegrid", palette=PALETTE)
+    plt.rcParams.update({"figure.dpi": 72, "figure.constrained_layout.use": True})
+    if (shell := get_ipython()) is not None:
+        shell.display_formatter.formatters["image/png"].for_type(Figure, Figure.small_png)
+
+
+def subplots(*arguments: Any, **options: Any) -> tuple[Figure, Any]:
+    """As pyplot's, closed already: nobody but the caller shows it."""
+    figure, axes = plt.subplots(*arguments, FigureClass=Figure, **options)
+    plt.close(figure)
+    return figure, axes
+
+
+def logarithmic(axis: Axes, label: str) -> None:
+    """A logarithmic y axis with plain numbers."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(StrMethodFormatter(label))

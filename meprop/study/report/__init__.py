@@ -1,0 +1,1 @@
+"""From records to what the notebooks say: the paper's numbers, statistics, tables, verdicts."""

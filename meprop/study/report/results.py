@@ -1,0 +1,113 @@
+"""The records that experiments.yml declares and that are there, and which are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meprop.study.experiments import Run, load
+from meprop.study.pipeline import find
+from meprop.study.record import Record, flat
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class Results:
+    """Declared runs in their order, with the records of those that are done."""
+
+    runs: tuple[Run, ...]
+    records: dict[str, Record]  # by Run.id
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The configurations, done or not."""
+        return tuple(dict.fromkeys(run.name for run in self.runs))
+
+    @property
+    def missing(self) -> tuple[Run, ...]:
+        """What is declared and not done."""
+        return tuple(run for run in self.runs if run.id not in self.records)
+
+    def of(self, name: str) -> dict[int, Record]:
+        """The records of one configuration by seed; empty if none is done."""
+        done = [run for run in self.runs if run.name == name and run.id in self.records]
+        return {run.seed: self.records[run.id] for run in done}
+
+    def scores(self) -> DataFrame:
+        """A row a finished run: suite, name, seed, its configuration, best epoch and scores.
+
+        `train_accuracy` and `train_loss` are those of the best epoch. A run that diverged has its
+        best epoch before that, if any, and status `diverged`.
+        """
+        rows = []
+        for run in self.runs:
+            if (record := self.records.get(run.id)) is not None:
+                rows.append(self._names(run) | vars(record.config) | _best(record))
+        return _frame(rows, [*self._names(self.runs[0]), *vars(self.runs[0].config), *_BEST])
+
+    def histories(self) -> DataFrame:
+        """A row an epoch of a run, layers as `conv1_before` etc."""
+        rows = []
+        for run in self.runs:
+            if (record := self.records.get(run.id)) is not None:
+                rows += [self._names(run) | flat(epoch) for epoch in record.history]
+        return _frame(rows, [*self._names(self.runs[0]), "epoch"])
+
+    def coverage(self) -> str:
+        """Which runs these are, and which are missing, in a sentence or two."""
+        done, declared = len(self.runs) - len(self.missing), len(self.runs)
+        if not self.missing:
+            return f"All {declared} declared runs are done."
+        seeds: dict[str, list[int]] = {}
+        for run in self.missing:
+            seeds.setdefault(run.name, []).append(run.seed)
+        words = [
+            f"`{name}` (seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})"
+            for name, of in seeds.items()
+        ]
+        return (
+            f"{done} of {declared} declared runs are done. Missing: {'; '.join(words)}. "
+            "`make reproduce` trains what is missing."
+        )
+
+    @staticmethod
+    def _names(run: Run) -> dict[str, Any]:
+        return {"suite": run.suite, "name": run.name, "seed": run.seed}
+
+
+_BEST = (
+    *("status", "best_epoch", "dev_accuracy", "test_accuracy", "train_accuracy", "train_loss"),
+    "seconds",
+)
+
+
+def gather(suite: str, names: Iterable[str] | None = None) -> Results:
+    """The results of a suite, or of some of its configurations.
+
+    A record counts if it is whole and of the declared configuration, as for `make reproduce`.
+
+    >>> gather("paper", ["table2-baseline"]).names
+    ('table2-baseline',)
+    """
+    wanted = None if names is None else set(names)
+    runs = [run for run in load().suites[suite].runs if wanted is None or run.name in wanted]
+    records = {run.id: record for run in runs if (record := find(run)[0]) is not None}
+    return Results(tuple(runs), records)
+
+
+def _best(record: Record) -> dict[str, Any]:
+    epoch = record.history[record.best_epoch - 1] if record.best_epoch else {}
+    values = (
+        *(record.status, record.best_epoch, record.dev_accuracy, record.test_accuracy),
+        *(epoch.get("train_accuracy"), epoch.get("train_loss"), record.provenance["seconds"]),
+    )
+    return dict(zip(_BEST, values, strict=True))
+
+
+def _frame(rows: list[dict[str, Any]], columns: list[str]) -> DataFrame:
+    import pandas
+
+    return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=columns)
