@@ -1,0 +1,93 @@
+"""The paper's network in training, stopped at any step to look at its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from meprop.study.adam import Adam
+from meprop.study.config import Config
+from meprop.study.data import Part, load_data
+from meprop.study.seeding import batches, build
+
+# A notebook and a run must compute alike: threads and arithmetic are set in one place.
+from meprop.study.training import _surroundings
+
+
+class Probe:
+    """The same steps as `meprop.study.train` takes, one at a time.
+
+    >>> probe = Probe(Config(dataset="digits"))
+    >>> probe.advance(2)
+    >>> probe.steps, probe.gradients(*probe.batch([0, 1, 2, 3]))["conv1"].shape
+    (2, torch.Size([4, 32, 28, 28]))
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        data = load_data(config.dataset).train
+        size = config.train_size or len(data)
+        self.data = Part(data.images[:size], data.labels[:size])
+        self.model = build(config).train()
+        self.optimizer = Adam(self.model.parameters(), config.lr)
+        self.steps = 0
+        self.losses: list[float] = []
+        self.order = self._mini_batches()  # what `advance` takes next
+
+    def _mini_batches(self) -> Iterator[Tensor]:
+        for epoch in count(1):
+            yield from batches(self.config, len(self.data), epoch)
+
+    def batch(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+        """Some training images and their labels."""
+        return self.data.images[rows], self.data.labels[rows]
+
+    def advance(self, steps: int = 1) -> None:
+        """Learn from the next mini-batches, with the gradients that the configuration selects."""
+        with _surroundings(self.config):
+            for _ in range(steps):
+                self.losses.append(self.backward(*self.batch(next(self.order))))
+                self.optimizer.step()
+                self.steps += 1
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits of some images."""
+        with _surroundings(self.config), torch.no_grad():
+            return self.model(images.contiguous(memory_format=torch.channels_last))
+
+    def backward(self, images: Tensor, labels: Tensor) -> float:
+        """Gradients of some images, without an update; returns their mean loss."""
+        self.optimizer.zero_grad()
+        output = self.model(images.contiguous(memory_format=torch.channels_last))
+        loss = F.cross_entropy(output, labels)
+        loss.backward()
+        return loss.item()
+
+    def gradients(
+        self, images: Tensor, labels: Tensor, layers: Sequence[str] = ("conv1", "conv2")
+    ) -> dict[str, Tensor]:
+        """dL/dy at the outputs of some layers, before any selection, without an update."""
+        found: dict[str, Tensor] = {}
+
+        def catch(name: str) -> Callable[..., None]:
+            def keep(grad: Tensor) -> None:
+                found[name] = grad.detach().contiguous().clone()
+
+            def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+                output.register_hook(keep)
+
+            return hook
+
+        hooks = [self.model.get_submodule(n).register_forward_hook(catch(n)) for n in layers]
+        try:
+            with _surroundings(self.config):
+                self.backward(images, labels)
+        finally:
+            for each in hooks:
+                each.remove()
+        return {name: found[name] for name in layers}
