@@ -1,0 +1,71 @@
+"""The explorer's gradients: exact, small, and what they say they are."""
+
+import json
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+import torch
+
+from meprop import TopK, select
+from meprop.study import Config, load_data
+from meprop.study.report import explorer
+from meprop.study.report.probe import Probe
+
+COMMITTED = Path(__file__).resolve().parents[1] / "book/_static/explorer-data.js"
+TINY = Config(dataset="digits", train_size=40)
+
+
+def test_gradients_come_back_bit_for_bit(tmp_path):
+    explorer.export(tmp_path / "data.js", TINY, steps=3)
+    content, gradients = explorer.load(tmp_path / "data.js")
+    probe = Probe(TINY)
+    probe.advance(3)
+    full = probe.gradients(*probe.batch(content["about"]["rows"]))
+    for layer in content["layers"]:
+        grad = full[layer["name"]]
+        assert torch.equal(gradients[layer["name"]], grad[:, layer["maps"]])
+        assert layer["density"] == pytest.approx(float((grad != 0).double().mean()))
+    assert content["about"]["config"] == TINY.to_dict()
+
+
+def test_the_committed_file_is_what_it_says():
+    assert COMMITTED.stat().st_size < 150_000
+    content, gradients = explorer.load(COMMITTED)
+    about, images = content["about"], content["images"]
+    assert about["config"] == explorer.CONFIG.to_dict()
+    assert about["steps"] == explorer.STEPS
+    assert about["provenance"]["dirty"] is False
+    assert {n: tuple(g.shape) for n, g in gradients.items()} == {
+        "conv1": (4, 8, 28, 28),
+        "conv2": (4, 8, 14, 14),
+    }
+    train = load_data("digits").train
+    assert images["labels"] == train.labels[about["rows"]].tolist()
+    pixels = bytearray(b64decode(images["bytes"]))
+    shown = torch.frombuffer(pixels, dtype=torch.uint8).reshape(images["shape"]) / 255
+    assert (shown - train.images[about["rows"]]).abs().max() <= 0.5 / 255 + 1e-6
+    for layer, grad in zip(content["layers"], gradients.values(), strict=True):
+        assert grad.dtype == torch.float32 and torch.isfinite(grad).all()
+        assert len(set(layer["maps"])) == 8 and max(layer["maps"]) < layer["of"]
+        # Below 2x2 pooling with one winner: a quarter at most, in each window.
+        assert 0 < float((grad != 0).float().mean()) <= 0.25
+        assert ((grad != 0).unfold(2, 2, 2).unfold(3, 2, 2).flatten(4).sum(-1) <= 1).all()
+        for scope in ("map", "sample", "layer", "mixed"):
+            mask, _ = select(grad, TopK(0.05, scope=scope))
+            assert 0.045 < float(mask.float().mean()) < 0.055
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "other.js").write_text(json.dumps({"layers": []}))
+    with pytest.raises(ValueError, match=r"other\.js: not a file of the explorer's"):
+        explorer.load(tmp_path / "other.js")
+
+
+def test_command_line_wants_a_file():
+    module = "meprop.study.report.explorer"
+    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"usage: python -m {module} FILE"
