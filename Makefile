@@ -13,7 +13,7 @@ PORT ?= 8000
 ONLY ?=
 SEEDS ?=
 PROFILE ?=
-# Passed on to the program behind reproduce, test, bench and lab: make test ARGS="-k select".
+# Passed on to the program behind reproduce, notebooks, test, bench and lab: make test ARGS="-k select".
 ARGS ?=
 
 SHELL := bash
@@ -43,6 +43,10 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 reproduce: .venv/made-from ## Train what is missing of Tables 2 and 3 and the ablations: hours, resumable
 	$(bin)/python -m meprop run paper ablation $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(PROFILE),--profile '$(PROFILE)') $(ARGS)
+
+.PHONY: notebooks
+notebooks: .venv/made-from ## Execute the notebooks anew, in place: after new records
+	$(bin)/python -m meprop notebooks $(ARGS)
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests

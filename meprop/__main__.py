@@ -1,4 +1,4 @@
-"""python -m meprop status | run: the study from the command line."""
+"""python -m meprop status | run | notebooks: the study from the command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import sys
 from difflib import get_close_matches
 from typing import NoReturn
+
+COMMANDS = ("status", "run", "notebooks")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +25,11 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--cores", type=int, help="so many runs at a time (default: all cores)")
     run.add_argument("--profile", help="a folder of profiles/, for a cluster")
     run.add_argument("--dry-run", action="store_true", help="say what would be trained")
-    for each in (parser, status, run):
+    about = "execute the notebooks and their pages anew, in place"
+    notebooks = commands.add_parser("notebooks", help=about, description=about, allow_abbrev=False)
+    notebooks.add_argument("names", nargs="*", metavar="PAGE", help="these pages (default: all)")
+    notebooks.add_argument("--cores", type=int, help="so many at a time (default: all cores)")
+    for each in (parser, status, run, notebooks):
         each.error = _one_sentence  # type: ignore[method-assign]
 
     given = parser.parse_args(arguments)
@@ -38,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
             from meprop.study.status import show
 
             return show(given.suites)
+        if given.command == "notebooks":
+            from meprop.study.pages import refresh
+
+            return refresh(given.names, given.cores)
         from meprop.study.pipeline import go
 
         only = " ".join(given.only or ()).split()  # make passes several names as one
@@ -53,9 +63,9 @@ def _one_sentence(message: str) -> NoReturn:
     """Say what is wrong with the arguments."""
     if message.startswith("argument COMMAND: invalid choice"):
         word = message.split("'")[1]
-        near = get_close_matches(word, ("status", "run"), n=1)
+        near = get_close_matches(word, COMMANDS, n=1)
         message = f"no command {word!r}; " + (
-            f"did you mean {near[0]!r}?" if near else "known: status, run"
+            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(COMMANDS)}"
         )
     print(f"python -m meprop: {message}", file=sys.stderr)
     sys.exit(2)

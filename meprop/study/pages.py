@@ -1,0 +1,127 @@
+"""The executed notebooks of the repository, and executing them anew.
+
+`notebooks/*.ipynb` hold their default parameters. `notebooks/pages/` has one of them per table of
+the paper and per study of experiments.yml.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from meprop.study._declarations import ExperimentsError, nearest
+from meprop.study.experiments import ROOT, load
+from meprop.study.pipeline import available_cores
+from meprop.study.report.paper import paper
+
+FOLDER = Path("notebooks")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A notebook, the parameters it gets, and where the executed one is kept (below `ROOT`)."""
+
+    notebook: Path
+    path: Path
+    parameters: dict[str, Any] = field(default_factory=dict)
+    title: str | None = None  # in place of the notebook's own
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def pages() -> list[Page]:
+    """Every page that `make notebooks` refreshes: the notebooks themselves, then what they make."""
+    own = sorted(path.relative_to(ROOT) for path in (ROOT / FOLDER).glob("*.ipynb"))
+    return [*(Page(path, path) for path in own), *_made()]
+
+
+def _made() -> Iterator[Page]:
+    for number, its in paper()["tables"].items():
+        title = f"{its['where']}: accuracy {its['about']}"
+        yield _page("03-tables", f"table{number}", title, table=number)
+    for study in load().studies.values():
+        title = study.about.rstrip()
+        yield _page("04-ablations", f"ablation-{study.name}", title, study=study.name)
+
+
+def _page(notebook: str, name: str, title: str, **parameters: Any) -> Page:
+    path = FOLDER / "pages" / f"{name}.ipynb"
+    return Page(FOLDER / f"{notebook}.ipynb", path, parameters, title)
+
+
+def execute(page: Page, target: Path) -> None:
+    """Execute a page's notebook into the file `target`; an `ExperimentsError` says what failed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}")
+    command = [sys.executable, "-m", "papermill", page.notebook.as_posix(), str(draft)]
+    command += ["--no-progress-bar", "--start-timeout", "300", "-k", "python3"]
+    done = subprocess.run(
+        [*command, "-y", yaml.safe_dump(page.parameters)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        # The kernel is the one of this very environment.
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+    )
+    if done.returncode:
+        draft.unlink(missing_ok=True)
+        raise ExperimentsError(f"{page.path}: {_reason(done.stderr)}")
+    _settle(draft, page)
+    os.replace(draft, target)
+
+
+def _settle(path: Path, page: Page) -> None:
+    """Give it its own title, and name the place it is for, not the draft's."""
+    notebook = nbformat.read(path, 4)
+    if page.title is not None:
+        first = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
+        first.source = re.sub(r"\A# .*", lambda _: f"# {page.title}", first.source)
+    notebook.metadata.papermill["output_path"] = page.path.as_posix()
+    nbformat.write(notebook, path)
+
+
+def _reason(errors: str) -> str:
+    """The last line of a traceback, which names the mistake."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "papermill failed without a word"
+
+
+def refresh(names: Sequence[str] = (), cores: int | None = None) -> int:
+    """Execute pages in place, all or the named ones; returns the exit code."""
+    every = pages()
+    known = [page.name for page in every]
+    for name in names:
+        if name not in known:
+            raise ExperimentsError(f"notebooks: no page {name!r}; {nearest(name, known)}")
+    chosen = [page for page in every if not names or page.name in names]
+    failed = 0
+    with ThreadPoolExecutor(cores or available_cores()) as pool:
+        for page, error, seconds in pool.map(_refresh, chosen):
+            failed += error is not None
+            if error is None:
+                print(f"executed  {page.path}, in {seconds:.0f} s", flush=True)
+            else:
+                print(f"failed    {error}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _refresh(page: Page) -> tuple[Page, ExperimentsError | None, float]:
+    began = time.monotonic()
+    try:
+        execute(page, ROOT / page.path)
+    except ExperimentsError as error:
+        return page, error, 0.0
+    return page, None, time.monotonic() - began

@@ -1,0 +1,32 @@
+"""Numbers in tables and sentences: one form each."""
+
+from __future__ import annotations
+
+import math
+
+from meprop.study.report.statistics import Interval
+
+NONE = "-"  # in a cell for which there is nothing yet
+
+
+def spread(found: Interval) -> str:
+    """`99.12`, with its interval where there is one: `99.12 (98.90 to 99.34)`."""
+    bounds = f" ({found.low:.2f} to {found.high:.2f})" if found.known else ""
+    return NONE if math.isnan(found.mean) else f"{found.mean:.2f}{bounds}"
+
+
+def signed(found: Interval) -> str:
+    """A difference, with its sign and interval: `+0.05 (-0.02 to +0.12)`."""
+    bounds = f" ({found.low:+.2f} to {found.high:+.2f})" if found.known else ""
+    return NONE if math.isnan(found.mean) else f"{found.mean:+.2f}{bounds}"
+
+
+def probability(p: float) -> str:
+    """A probability with three decimals.
+
+    >>> probability(0.0312), probability(0.00001), probability(math.nan)
+    ('0.031', '< 0.001', '-')
+    """
+    if math.isnan(p):
+        return NONE
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
