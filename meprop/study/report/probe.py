@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any
 
@@ -43,13 +44,17 @@ class Probe:
         for epoch in count(1):
             yield from batches(self.config, len(self.data), epoch)
 
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Threads and arithmetic as in training, while in this context."""
+        return _surroundings(self.config)
+
     def batch(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Some training images and their labels."""
         return self.data.images[rows], self.data.labels[rows]
 
     def advance(self, steps: int = 1) -> None:
         """Learn from the next mini-batches, with the gradients that the configuration selects."""
-        with _surroundings(self.config):
+        with self.surroundings():
             for _ in range(steps):
                 self.losses.append(self.backward(*self.batch(next(self.order))))
                 self.optimizer.step()
@@ -57,7 +62,7 @@ class Probe:
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits of some images."""
-        with _surroundings(self.config), torch.no_grad():
+        with self.surroundings(), torch.no_grad():
             return self.model(images.contiguous(memory_format=torch.channels_last))
 
     def backward(self, images: Tensor, labels: Tensor) -> float:
@@ -72,22 +77,26 @@ class Probe:
         self, images: Tensor, labels: Tensor, layers: Sequence[str] = ("conv1", "conv2")
     ) -> dict[str, Tensor]:
         """dL/dy at the outputs of some layers, before any selection, without an update."""
+        with self.caught(layers) as found, self.surroundings():
+            self.backward(images, labels)
+        return {name: found[name].contiguous().clone() for name in layers}
+
+    @contextmanager
+    def caught(self, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+        """dL/dy at the outputs of some layers, of the latest backward pass inside the context."""
         found: dict[str, Tensor] = {}
 
         def catch(name: str) -> Callable[..., None]:
-            def keep(grad: Tensor) -> None:
-                found[name] = grad.detach().contiguous().clone()
-
             def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-                output.register_hook(keep)
+                # Without a gradient, as in predict, there is nothing to catch.
+                if output.requires_grad:
+                    output.register_hook(lambda grad: found.update({name: grad.detach()}))
 
             return hook
 
         hooks = [self.model.get_submodule(n).register_forward_hook(catch(n)) for n in layers]
         try:
-            with _surroundings(self.config):
-                self.backward(images, labels)
+            yield found
         finally:
             for each in hooks:
                 each.remove()
-        return {name: found[name] for name in layers}
