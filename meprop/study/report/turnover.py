@@ -1,0 +1,210 @@
+"""How many distinct entries a selection ever chooses, and how fast the chosen set turns over.
+
+`python -m meprop.study.report.turnover` measures it on MNIST and writes results/turnover.csv,
+which the page on the decay shows: minutes, and the records of `train` do not hold it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from meprop.layers import Selecting
+from meprop.selection import select
+from meprop.study import training
+from meprop.study.config import Config
+from meprop.study.experiments import ROOT, load
+from meprop.study.provenance import provenance
+from meprop.study.record import write_atomically
+from meprop.study.seeding import batches
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FILE = "results/turnover.csv"
+STEPS = 500
+# When the entries chosen so far are counted.
+COUNTED = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+# The set chosen at each of the anchors is compared with those so many steps later.
+ANCHORS = (100, 200, 300, 400)
+LAGS = (1, 2, 5, 10, 20, 50, 100)
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of entries of a layer's gradient: `count` of `of`, `at` a step or a lag.
+
+    measure: `ever` chosen up to step `at`, of all entries; `nonzero`: of those chosen at that step,
+    the ones whose gradient is not zero then; `kept`: of those chosen at an anchor, the ones chosen
+    `at` steps later too, summed over the anchors. An entry with nothing in its favour (no gradient
+    now or before) does not count as chosen where the rule takes it to make up k.
+    """
+
+    batch_norm: bool
+    decay: float
+    layer: str
+    measure: str
+    at: int
+    count: int
+    of: int
+
+
+class TurnoverError(ValueError):
+    """A file of counts that is not whole."""
+
+
+def measure(config: Config, steps: int = STEPS) -> list[Count]:
+    """Train for some steps and count what is chosen at conv1 and conv2.
+
+    >>> rows = measure(Config(dataset="digits", train_size=100, ratio=0.05), steps=2)
+    >>> sorted({row.measure for row in rows})
+    ['ever', 'nonzero']
+    """
+    with training._surroundings(config):
+        run = training._Run(config)
+        seen = {name: _Chosen(run.model.get_submodule(name)) for name in config.sparse_layers}
+        run.model.train()
+        for batch, _ in zip(_endless(config, len(run.train)), range(steps), strict=False):
+            run.step(batch)
+    return [
+        Count(config.batch_norm, config.decay, name, *row)
+        for name, chosen in seen.items()
+        for row in chosen.rows()
+    ]
+
+
+def _endless(config: Config, size: int) -> Iterator[Tensor]:
+    epoch = 0
+    while True:
+        epoch += 1
+        yield from batches(config, size, epoch)
+
+
+class _Chosen:
+    """What a layer chooses, step by step, found by the reference on the gradient it gets."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        assert isinstance(layer, Selecting) and layer.rule is not None
+        self.layer, self.step = layer, 0
+        self.run_grad: Tensor | None = None
+        self.ever: Tensor | None = None
+        self.anchors: dict[int, Tensor] = {}  # the set chosen at each, by step
+        self.counts: list[tuple[str, int, int, int]] = []
+        self.kept: dict[int, list[int]] = {}  # count and total, by lag
+        layer.register_forward_hook(self._hook)
+
+    def _hook(self, layer: nn.Module, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(self._count)
+
+    def _count(self, grad: Tensor) -> None:
+        self.step += 1
+        rule = self.layer.rule
+        assert rule is not None
+        per_position = self.layer.history == "position"
+        mask, self.run_grad = select(grad, rule, self.run_grad, per_position=per_position)
+        score = grad if self.run_grad is None else self.run_grad.expand_as(grad)
+        chosen = mask & (score != 0)
+        self.ever = chosen if self.ever is None else self.ever | chosen
+        if self.step in COUNTED:
+            useful = int((chosen & (grad != 0)).sum())
+            self.counts.append(("ever", self.step, int(self.ever.sum()), grad.numel()))
+            self.counts.append(("nonzero", self.step, useful, int(chosen.sum())))
+        for anchor, then in self.anchors.items():
+            if (lag := self.step - anchor) in LAGS:
+                kept = self.kept.setdefault(lag, [0, 0])
+                kept[0] += int((then & chosen).sum())
+                kept[1] += int(then.sum())
+        if self.step in ANCHORS:
+            self.anchors[self.step] = chosen
+
+    def rows(self) -> list[tuple[str, int, int, int]]:
+        kept = [("kept", lag, count, of) for lag, (count, of) in sorted(self.kept.items())]
+        return self.counts + kept
+
+
+def configurations() -> list[Config]:
+    """Those of the study of the decay, with the first seed."""
+    suite = load().suites["ablation"]
+    (study,) = (study for study in suite.studies if study.name == "decay")
+    found = {run.name: run.config for run in reversed(suite.runs)}
+    return [found[name] for name in study.runs]
+
+
+def save(rows: Iterable[Count], path: Path, origin: dict[str, Any]) -> None:
+    """Write counts as CSV, under comments that say where they come from."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Count))
+    writer.writerows(astuple(row) for row in rows)
+    head = "".join(f"# {name}: {value}\n" for name, value in origin.items())
+    content = head + text.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, f"# digest: {_digest(content)}\n{content}".encode())
+
+
+def counts(path: str | Path = ROOT / FILE) -> tuple[DataFrame, dict[str, str]] | None:
+    """The committed counts, with a column `share`, and their origin; None if there are none."""
+    import pandas
+
+    path = Path(path)
+    if not path.exists():
+        return None
+    first, _, content = path.read_text(encoding="utf-8").partition("\n")
+    if first != f"# digest: {_digest(content)}":
+        raise TurnoverError(
+            f"{path.name}: its content does not match its digest: edited by hand, or damaged; "
+            "restore it from version control"
+        )
+    lines = content.splitlines()
+    comments = [line[2:].partition(": ") for line in lines if line.startswith("# ")]
+    table = pandas.read_csv(io.StringIO(content), comment="#")
+    table["share"] = table["count"] / table["of"]
+    return table, {name: value for name, _, value in comments}
+
+
+def half_life(kept: DataFrame) -> float | None:
+    """The steps after which half of a chosen set is chosen still; None: more than were looked at.
+
+    `kept` are the rows of one layer with that measure; between them the share is taken as linear.
+    """
+    last_lag, last_share = 0.0, 1.0
+    for lag, share in kept.sort_values("at")[["at", "share"]].itertuples(index=False):
+        if share <= 0.5:
+            return last_lag + (lag - last_lag) * (last_share - 0.5) / (last_share - share)
+        last_lag, last_share = lag, share
+    return None
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    """Measure every configuration of the study of the decay and write the file."""
+    rows: list[Count] = []
+    configs = configurations()
+    origin = provenance(configs[0].threads)  # now: somebody may commit while it runs
+    for config in configs:
+        say(f"decay {config.decay:g}, batch normalisation {config.batch_norm}")
+        rows += measure(config)
+    about = {
+        "made by": "python -m meprop.study.report.turnover",
+        "data": f"{configs[0].dataset}, the first {configs[0].train_size} training images",
+        "ratio": f"{configs[0].ratio:g}",
+        "steps": str(STEPS),
+        "seed": str(configs[0].seed),
+    }
+    save(rows, ROOT / FILE, about | origin)
+    say(f"{FILE} is written: {len(rows)} rows.")
+
+
+if __name__ == "__main__":
+    main()
