@@ -256,6 +256,7 @@ FIVE, BOTH, MORE = (
         ("varies: [ratio]", "varies: [decay]", STUDY, "its runs differ in ratio, not in decay"),
         ("varies: [ratio]", "varies: [ration]", STUDY, "did you mean 'ratio'?"),
         ("varies:", "vary:", STUDY, "did you mean 'varies'?"),
+        ("varies:", "within: [decay], varies:", STUDY, "no field in varies 'decay'"),
         ("sparse: {ratio: 0.05}", MORE, f"line 11, {SUITE}", "run 'more' is in no study"),
         ("[0, 1]", "[0, 1", "line 7", "expected"),
         (GOOD, "", "", "this must be a mapping of names, got None"),

@@ -27,6 +27,7 @@ FILE = "experiments.yml"
 
 _SUITE_KEYS = ("about", "committed", "config", "seeds", "runs", "studies")
 _STUDY_KEYS = ("about", "varies", "runs")
+_STUDY_OPTIONS = ("within",)
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SEED_AT_END = re.compile(r".*-s\d+")
 
@@ -68,13 +69,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """Configurations of one suite to be compared, and the fields of `Config` they differ in."""
+    """Configurations of one suite to be compared, and the fields of `Config` they differ in.
+
+    `within`: the fields among these that part them into groups, each compared within itself.
+    """
 
     suite: str
     name: str
     about: str
     varies: tuple[str, ...]
     runs: tuple[str, ...]
+    within: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -230,7 +235,7 @@ def _studies(suite: str, place: Place, configs: dict[str, Config]) -> tuple[Stud
     found = []
     for name in place.mapping("studies"):
         here = place.below("studies").below(name, f"study {name!r}")
-        here.check_keys(_STUDY_KEYS, required=_STUDY_KEYS)
+        here.check_keys(_STUDY_KEYS + _STUDY_OPTIONS, required=_STUDY_KEYS)
         known = [field.name for field in fields(Config)]
         varies = here.names("varies", known, "field of Config")
         runs = here.names("runs", configs, "run")
@@ -245,7 +250,8 @@ def _studies(suite: str, place: Place, configs: dict[str, Config]) -> tuple[Stud
                 f"{_and(sorted(varies))}",
                 "varies",
             )
-        found.append(Study(suite, str(name), str(here.value["about"]), varies, runs))
+        within = here.names("within", varies, "field in varies") if "within" in here.value else ()
+        found.append(Study(suite, str(name), str(here.value["about"]), varies, runs, within))
     used = {run for study in found for run in study.runs}
     if left := [name for name in configs if name not in used]:
         raise place.below("studies").fail(f"run {left[0]!r} is in no study")

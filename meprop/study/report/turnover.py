@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from meprop.study.config import Config
 from meprop.study.experiments import ROOT, load
 from meprop.study.provenance import provenance
 from meprop.study.record import write_atomically
+from meprop.study.report.paper import paper
 from meprop.study.seeding import batches
 
 if TYPE_CHECKING:
@@ -183,6 +185,83 @@ def half_life(kept: DataFrame) -> float | None:
     return None
 
 
+def summary(found: DataFrame) -> DataFrame:
+    """A row for each network, layer and decay: what the counts say, shares in percent."""
+    import pandas
+
+    rows = []
+    for (norm, layer, decay), part in found.groupby(["batch_norm", "layer", "decay"]):
+        by = {name: its.sort_values("at") for name, its in part.groupby("measure")}
+        rows.append(
+            {"batch_norm": norm, "layer": layer, "decay": decay}
+            | {"ever": 100 * by["ever"]["share"].iloc[-1]}
+            | {"next": 100 * by["kept"]["share"].iloc[0], "half_life": half_life(by["kept"])}
+            | {"nonzero": 100 * by["nonzero"]["share"].iloc[-1]}
+        )
+    return pandas.DataFrame(rows)
+
+
+def table(found: DataFrame) -> str:
+    """The summary as a Markdown table."""
+    last, furthest = found.loc[found["measure"] == "ever", "at"].max(), max(LAGS)
+    lines = [
+        f"| network | layer | decay | ever chosen in {last} steps (%) | chosen again next step (%) "
+        "| half of the set is left after (steps) | chosen and not zero now (%) |",
+        "| :-- | :-- | --: | --: | --: | --: | --: |",
+    ]
+    for row in summary(found).to_dict("records"):
+        lines.append(
+            f"| {'with BN' if row['batch_norm'] else 'no BN'} | {row['layer']} | {row['decay']:g} "
+            f"| {row['ever']:.1f} | {row['next']:.1f} "
+            f"| {_steps(row['half_life'], furthest)} "
+            f"| {row['nonzero']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _steps(half_life: float | None, furthest: int) -> str:
+    if half_life is None or math.isnan(half_life):
+        return f"more than {furthest}"
+    return f"{half_life:.0f}" if half_life >= 1 else "less than 1"
+
+
+def page(found: DataFrame, origin: dict[str, str]) -> str:
+    """What the page on the decay says of the chosen sets (Markdown)."""
+    where = paper()["decays"]
+    better, worse = where["better"], where["worse"]
+    return (
+        f"**The chosen sets.** The paper finds a decay of {better:g} better than {worse:g} "
+        f"({where['where']}) and suspects that a large one keeps to a small fixed subset of the "
+        f"gradients. So we counted, over {origin['steps']} steps of training on {origin['data']} "
+        f"(seed {origin['seed']}), at a ratio of {float(origin['ratio']):.0%}: how many entries (a "
+        "slot of the mini-batch, a feature map, a position) are ever chosen, how many of those "
+        "chosen are chosen again later, and how many of the chosen have a gradient that is not "
+        f"zero at that step.\n\n{table(found)}\n\n{in_words(found)}\n\nMade by "
+        f"`{origin['made by']}`, commit {origin['commit'][:12]}."
+    )
+
+
+def in_words(found: DataFrame) -> str:
+    """Does a high decay fix a small subset? The highest decay beside none, from the counts."""
+    rows = summary(found)
+    low, high = rows["decay"].min(), rows["decay"].max()
+    parts, fewer, slower = [], [], []
+    for (norm, layer), part in rows.groupby(["batch_norm", "layer"]):
+        first, last = (part[part["decay"] == decay].iloc[0] for decay in (low, high))
+        parts.append(
+            f"{layer} {'with' if norm else 'without'} BN {last['ever']:.0f}% (without a memory "
+            f"{first['ever']:.0f}%)"
+        )
+        fewer.append(last["ever"] < first["ever"])
+        slower.append(last["next"] > first["next"])
+    many, of = sum(fewer), len(fewer)
+    return (
+        f"Entries chosen at least once with a decay of {high:g}: {'; '.join(parts)}. That is fewer "
+        f"than without a memory in {many} of {of} cases; the set turns over more slowly in "
+        f"{sum(slower)} of {of}."
+    )
+
+
 def _digest(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -197,7 +276,7 @@ def main(say: Callable[[str], None] = print) -> None:
         rows += measure(config)
     about = {
         "made by": "python -m meprop.study.report.turnover",
-        "data": f"{configs[0].dataset}, the first {configs[0].train_size} training images",
+        "data": f"the first {configs[0].train_size:,} images of {configs[0].dataset.upper()}",
         "ratio": f"{configs[0].ratio:g}",
         "steps": str(STEPS),
         "seed": str(configs[0].seed),
