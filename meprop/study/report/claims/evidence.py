@@ -1,0 +1,120 @@
+"""What the rules of the ledger read: records by name and seed, curves, counts, the benchmark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+from meprop.study.experiments import ROOT
+from meprop.study.record import Record
+from meprop.study.report import paper
+from meprop.study.report.results import Results, gather
+from meprop.study.report.sparsity import Curve, committed, path_of
+from meprop.study.report.statistics import Interval, binomial_noise, paired
+
+Value = Callable[[Record], float]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records, and the two numbers that the rules leave open, fixed beforehand.
+
+    margin: in points of test accuracy, what counts as a difference that matters. alpha: 1 minus the
+    level of the intervals.
+    """
+
+    margin: float = 0.10
+    alpha: float = 0.05
+    paper: Results = field(default_factory=lambda: gather("paper"))
+    ablation: Results = field(default_factory=lambda: gather("ablation"))
+
+    @property
+    def level(self) -> float:
+        return 1 - self.alpha
+
+    def of(self, name: str) -> dict[int, Record]:
+        """The records of a configuration with a scored epoch, by seed."""
+        suite = self.paper if name in self.paper.names else self.ablation
+        return {seed: each for seed, each in suite.of(name).items() if each.best_epoch is not None}
+
+    def pair(self, first: str, second: str, value: Value | None = None) -> Interval:
+        """The difference of a value (test accuracy) between two configurations, by seed."""
+        value = value or test
+        ours = {seed: value(record) for seed, record in self.of(first).items()}
+        theirs = {seed: value(record) for seed, record in self.of(second).items()}
+        return paired(ours, theirs, self.level)
+
+    @cached_property
+    def noise(self) -> str:
+        """What the choice of the test images alone does to an accuracy, as a sentence."""
+        every = [*self.paper.records.values(), *self.ablation.records.values()]
+        tests = [test(record) for record in every if record.test_accuracy is not None]
+        if not tests:
+            return ""
+        images = paper.paper()["data"]["test"]
+        half = binomial_noise(fmean(tests), images, self.level)
+        return f"Binomial noise of one accuracy on {images:,} images: ±{half:.2f}."
+
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """The committed density curves without batch normalisation."""
+        configs = [config for config in committed() if not config.batch_norm]
+        return [Curve.load(path_of(config)) for config in configs if path_of(config).exists()]
+
+    @cached_property
+    def bench(self) -> list[dict[str, Any]]:
+        """The rows of the committed benchmark on one thread; of a case, the last file's."""
+        cases: dict[str, list[dict[str, Any]]] = {}
+        for content in _benchmarks():
+            own = [row for row in content["rows"] if row["threads"] == 1]
+            cases |= {
+                name: [r for r in own if r["case"] == name] for name in {r["case"] for r in own}
+            }
+        return [row for rows in cases.values() for row in rows]
+
+    @cached_property
+    def backward_parts(self) -> dict[str, float] | None:
+        """Of a dense backward pass: `products`, `elementwise` and `rest`; None: not measured."""
+        return None
+
+    @cached_property
+    def cost_lines(self) -> list[dict[str, Any]]:
+        """For each benchmarked convolution, its time against the ratio as a straight line."""
+        every = [line for content in _benchmarks() for line in content["lines"]]
+        return [line for line in every if line["threads"] == 1]
+
+
+def _benchmarks() -> list[dict[str, Any]]:
+    files = sorted((ROOT / "benchmarks").glob("*/bench.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def test(record: Record) -> float:
+    """Test accuracy of the chosen epoch."""
+    return record.test_accuracy or 0.0
+
+
+def gap(record: Record, first: str = "train", second: str = "test") -> float:
+    """The difference of two accuracies in the chosen epoch."""
+    epoch = record.history[(record.best_epoch or 1) - 1]
+    return epoch[f"{first}_accuracy"] - epoch[f"{second}_accuracy"]
+
+
+def late_spread(record: Record, epochs: int = 10) -> float:
+    """The standard deviation of the test accuracy over the last epochs."""
+    return stdev(epoch["test_accuracy"] for epoch in record.history[-epochs:])
+
+
+def epochs_to(record: Record, accuracy: float) -> float:
+    """The first epoch with such a development accuracy, or one more than there are."""
+    reached = (e["epoch"] for e in record.history if e["dev_accuracy"] >= accuracy)
+    return float(next(reached, len(record.history) + 1))
+
+
+def mean_share(record: Record, layer: str, what: str) -> float:
+    """A layer's share, such as `before`, averaged over the epochs."""
+    return fmean(epoch["layers"][layer][what] for epoch in record.history)
