@@ -46,7 +46,8 @@ def over_seeds(
     Without a margin of their own they are differences of accuracies, and beside them stands what
     the choice of the test images alone does to one of these.
     """
-    noise = f" {evidence.noise}" if margin is None and evidence.noise else ""
+    accuracies = found if margin is None else {}
+    noise = f" {evidence.noise}" if accuracies and evidence.noise else ""
     margin = evidence.margin if margin is None else margin
     numbers = "; ".join(f"{what}: {points(each)}" for what, each in found.items() if each.n)
     outcomes = [rule(each, margin) for each in found.values()]
@@ -58,4 +59,4 @@ def over_seeds(
         )
     open_ones = [each for each in found.values() if rule(each, margin) == UNDECIDED]
     more = more_seeds(open_ones, thresholds, evidence.level) if outcome == UNDECIDED else None
-    return Verdict(outcome, f"{numbers}.{noise}", more)
+    return Verdict(outcome, f"{numbers}.{noise}", more, accuracies)

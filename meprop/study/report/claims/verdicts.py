@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meprop.study.report.statistics import Interval, seeds_needed
 
@@ -15,11 +15,25 @@ VERDICTS = (SUPPORTED, NOT_SUPPORTED, UNDECIDED, NOT_TESTED)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out of a rule, the numbers, and for `undecided` how many more seeds would do."""
+    """What came out of a rule, the numbers, and for `undecided` how many more seeds would do.
+
+    differences: the intervals of test accuracies that decided, by what they compare.
+    """
 
     outcome: str
     numbers: str
     more_seeds: int | None = None
+    differences: dict[str, Interval] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The outcome, with what would decide it where it is open."""
+        if self.outcome != UNDECIDED:
+            return self.outcome
+        if self.more_seeds is None:
+            return f"{UNDECIDED} (more seeds needed)"
+        plural = "s" if self.more_seeds > 1 else ""
+        return f"{UNDECIDED} ({self.more_seeds} more seed{plural} would decide)"
 
 
 def nothing(what: str) -> Verdict:

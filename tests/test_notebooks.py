@@ -1,0 +1,254 @@
+"""The executed notebooks: whole, up to date with their sources, and guarded by nbval.
+
+`pytest` compares each with its stored output (see pyproject.toml); here is what nbval cannot see,
+and the proof that it sees the rest.
+"""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import synthetic
+
+from meprop.study.pages import Page, execute, pages
+from meprop.study.parameters import ParameterError
+from meprop.study.report.results import gather
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {page.path.as_posix(): page for page in pages()}
+NOTEBOOKS = [name for name, page in PAGES.items() if page.path == page.notebook]
+
+# For each notebook, what it is executed with to see that its parameters do something.
+OTHERWISE = {
+    "01-method": {"ratio": 0.1, "decay": 0.3, "scope": "sample"},
+    "02-sparsity": {
+        "activation": "sigmoid",
+        "steps": 20,
+        "seed": 1,
+        "dataset": "digits",
+        "batch_norm": True,
+    },
+    "03-tables": {"table": 3},
+    "04-ablations": {"study": "scope"},
+    "05-speed": {"quick": False},
+    "06-claims": {"margin": 0.2, "alpha": 0.1},
+    "07-quick": {"dataset": "mnist"},
+    "08-your-model": {"ratio": 0.1},
+    "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
+}
+WRONG = {
+    "01-method": ({"ratio": 5}, "ratio must be a number in (0, 1], got 5; did you mean 0.05?"),
+    "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
+    "04-ablations": ({"study": "foo"}, "study must be "),
+    "06-claims": ({"margin": 0}, "margin must be a number in (0, 5], got 0"),
+    "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
+}
+
+
+def read(path):
+    return nbformat.read(ROOT / path, 4)
+
+
+def code(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def tagged(notebook, tag):
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def unexecuted(notebook):
+    """The places of the code cells that nbval would pass over in silence."""
+    return [n for n, cell in enumerate(code(notebook)) if cell.execution_count is None]
+
+
+def own(notebook):
+    """The cells that the author wrote: not papermill's."""
+    return [c for c in notebook.cells if "injected-parameters" not in c.metadata.get("tags", ())]
+
+
+# What is there
+
+
+def test_every_page_is_committed_and_no_other():
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks/pages").glob("*")}
+    assert there == {name for name in PAGES if "/pages/" in name}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_reference_is_executed_without_error(path):
+    notebook = read(path)
+    assert not unexecuted(notebook)
+    counts = [cell.execution_count for cell in code(notebook)]
+    assert counts == list(range(1, len(counts) + 1)), "top to bottom, once"
+    kinds = [output.output_type for cell in code(notebook) for output in cell.outputs]
+    assert kinds and "error" not in kinds
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_what_its_notebook_says(path):
+    page = PAGES[path]
+    made, source = own(read(page.path)), own(read(page.notebook))
+    assert [cell.source for cell in made[1:]] == [cell.source for cell in source[1:]]
+    title = page.title or source[0].source.splitlines()[0].removeprefix("# ")
+    assert made[0].source.splitlines()[0] == f"# {title}"
+    injected = tagged(read(page.path), "injected-parameters")
+    assert len(injected) == (1 if page.parameters else 0)
+    for cell in injected:
+        values: dict[str, object] = {}
+        exec(cell.source, {}, values)
+        assert values == page.parameters
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_parameters(path):
+    """One cell of them, each with a comment, and each used where something comes of it."""
+    notebook = read(path)
+    (cell,) = tagged(notebook, "parameters")
+    names = [node.targets[0].id for node in ast.parse(cell.source).body]
+    assert names and len(set(names)) == len(names)
+    for line in cell.source.splitlines():
+        if line and Path(path).stem != "train":  # of its Config, some names say it all
+            assert "  # " in line, line
+    if Path(path).stem == "train":
+        return  # its parameters are read from globals() as a whole
+    used = set()
+    for later in code(notebook)[1:]:
+        for node in ast.walk(ast.parse(later.source)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "check":
+                continue
+            arguments = [node.value] if isinstance(node, ast.keyword) else []
+            used |= {each.id for each in [node, *arguments] if isinstance(each, ast.Name)}
+    assert set(names) <= used
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_size_and_alternative_texts(path):
+    assert (ROOT / path).stat().st_size < 400_000
+    for cell in code(read(path)):
+        if any("image/png" in output.get("data", {}) for output in cell.outputs):
+            assert cell.metadata["mystnb"]["image"]["alt"]
+            assert cell.metadata["mystnb"]["figure"]["caption"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_parameter_ends_in_one_sentence(name):
+    values, sentence = WRONG[name]
+    first, second, *_ = code(read(f"notebooks/{name}.ipynb"))
+    namespace: dict[str, object] = {}
+    exec(first.source, namespace)
+    namespace |= values
+    with pytest.raises(ParameterError) as error:
+        exec(second.source, namespace)
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+    if name == "04-ablations":
+        assert "ratio" in str(error.value) and "overfitting" in str(error.value)
+
+
+def test_the_command_line_says_it_too(tmp_path):
+    page = Page(Path("notebooks/03-tables.ipynb"), Path("notebooks/pages/x.ipynb"), {"table": 4})
+    with pytest.raises(Exception, match=r"^notebooks/pages/x.ipynb: table must be 2 or 3, got 4$"):
+        execute(page, tmp_path / "x.ipynb")
+    assert not list(tmp_path.iterdir())
+
+
+# Other parameters
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_other_parameters_give_another_result(path, tmp_path):
+    values = OTHERWISE[Path(path).stem]
+    target = tmp_path / "other.ipynb"
+    execute(Page(Path(path), Path(path), values), target)
+    other = nbformat.read(target, 4)
+    assert not unexecuted(other)
+    assert texts(other) != texts(read(path))
+
+
+def texts(notebook):
+    """The text that a reader sees of the outputs."""
+    return [
+        output.get("data", {}).get("text/markdown") or output.get("data", {}).get("text/plain")
+        for cell in code(notebook)
+        for output in cell.outputs
+    ]
+
+
+# The guard
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what a table's page needs, to break."""
+    for name in ("meprop", "results", "benchmarks", "tests/nbval.cfg"):
+        source, target = ROOT / name, tmp_path / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    for name in ("experiments.yml", "pyproject.toml", "notebooks/03-tables.ipynb"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def nbval(checkout):
+    """Compare the copy's notebook with its stored output; the exit code and what was said."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [*command, "notebooks/03-tables.ipynb"],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(checkout)},
+    )
+    return done.returncode, done.stdout
+
+
+def test_nbval_passes_what_is_right_and_notices_an_edited_output(checkout):
+    path = checkout / "notebooks/03-tables.ipynb"
+    status, said = nbval(checkout)
+    assert status == 0, said
+    edited = nbformat.read(path, 4)
+    (cell,) = [cell for cell in code(edited) if "side_by_side" in cell.source]
+    cell.outputs[0].data["text/markdown"] = re.sub(
+        r"\d", "7", cell.outputs[0].data["text/markdown"], count=1
+    )
+    nbformat.write(edited, path)
+    status, said = nbval(checkout)
+    assert status == 1 and "side_by_side" in said
+
+
+def test_nbval_notices_a_changed_record(checkout):
+    """A run more or less, or another score, is another result."""
+    run = next(run for run in gather("paper").runs if run.name == "table2-baseline")
+    path = checkout / run.record
+    if path.exists():
+        path.unlink()
+    else:
+        synthetic.record(run).save(path)
+    status, said = nbval(checkout)
+    assert status == 1 and "declared runs are done" in said
+
+
+def test_a_stripped_reference_is_noticed():
+    notebook = read("notebooks/03-tables.ipynb")
+    assert not unexecuted(notebook)
+    for cell in code(notebook):
+        cell.execution_count, cell.outputs = None, []
+    assert len(unexecuted(notebook)) == len(code(notebook))
+
+
+def test_nbval_is_given_every_page():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+    listed = subprocess.run([*command, "notebooks"], cwd=ROOT, capture_output=True, text=True)
+    found = {line.partition("::")[0] for line in listed.stdout.splitlines() if "::" in line}
+    assert found == set(PAGES)
