@@ -4,9 +4,11 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
+from filelock import FileLock
 
 from meprop.study import checkpoint
 from meprop.study.checkpoint import CheckpointError, checkpoint_path, discard, held, load, save
@@ -122,7 +124,7 @@ def test_two_processes_do_not_do_the_same_work(tmp_path):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(CheckpointError, match=r"run\.pt: another process"), held(path):
+        with pytest.raises(CheckpointError, match=r"run\.pt: another process"), held(path, 0):
             pass
         other.kill()
         other.wait()
@@ -133,3 +135,12 @@ def test_two_processes_do_not_do_the_same_work(tmp_path):
     discard(path)
     discard(path)
     assert not list(path.parent.iterdir())
+
+
+def test_a_glance_at_the_lock_stops_nobody(tmp_path, monkeypatch):
+    path = tmp_path / "run.pt"
+    glance = FileLock(checkpoint._lock_file(path))
+    glance.acquire()
+    monkeypatch.setattr(time, "sleep", lambda _: glance.release())  # while `held` waits
+    with held(path):
+        assert not glance.is_locked

@@ -20,7 +20,7 @@ from meprop.study.data import Part, Splits, load_data
 from meprop.study.measuring import Measured
 from meprop.study.record import Record
 from meprop.study.seeding import batches, build
-from meprop.study.training import _Run, evaluate, train
+from meprop.study.training import _Run, train
 
 TINY = Config(dataset="digits", train_size=60, epochs=3, ratio=0.05, decay=0.6)
 
@@ -137,20 +137,6 @@ def test_training_loss_and_accuracy_are_means_over_the_steps(few_digits):
     assert record.history[0]["train_accuracy"] == 100 * right / 20
 
 
-def test_evaluation(few_digits, monkeypatch):
-    part = few_digits.dev
-    model = build(Config(dropout=0.5, batch_norm=True))
-    model.train()
-    monkeypatch.setattr(training, "EVALUATION_BATCH", 7)
-    loss, wrong, predicted = evaluate(model, part)
-    with torch.no_grad():
-        output = model.eval()(part.images)
-    assert loss == pytest.approx(float(F.cross_entropy(output, part.labels)), rel=1e-5)
-    assert wrong == [i for i in range(40) if output[i].argmax() != part.labels[i]]
-    assert len(wrong) > 0
-    assert predicted == [int(output[i].argmax()) for i in wrong]
-
-
 SETTINGS = [
     {},
     {"ratio": 0.05},
@@ -196,28 +182,46 @@ def test_train_size_takes_the_first_images(few_digits):
     assert torch.equal(run.train.images, few_digits.train.images[:50])
 
 
+def first_losses(nudged=None, **setting):
+    """Of ten steps. nudged: the weights start half a rounding error away, this seed says where."""
+    run = _Run(Config(dataset="digits", train_size=100, **setting))
+    if run.config.batch_norm:
+        # Batch normalisation takes the mean away, and these with it: their gradient is 0 but for
+        # rounding errors, which Adam would turn into steps as long as any.
+        for layer in (run.model.conv1, run.model.conv2, run.model.fc1):
+            layer.bias.register_hook(torch.zeros_like)
+    if nudged is not None:
+        generator = torch.Generator().manual_seed(nudged)
+        with torch.no_grad():
+            for weights in run.model.parameters():
+                weights *= 1 + 2**-24 * torch.randint(-1, 2, weights.shape, generator=generator)
+    return [run.step(batch)[0] for batch in batches(run.config, 100, epoch=1)]
+
+
 @pytest.mark.parametrize(
-    ("setting", "steps", "tolerance"),
+    "setting",
     [
-        ({}, 10, 1e-4),
-        ({"ratio": 0.05}, 10, 1e-4),
-        ({"ratio": 0.05, "decay": 0.6, "bias": "sparse"}, 10, 1e-4),
-        ({"ratio": 0.25, "scope": "sample", "sparse_layers": ["conv2", "fc1"]}, 10, 1e-4),
-        # Below batch normalisation the gradient of a bias is nothing but rounding errors, which
-        # Adam takes for gradients: differences grow a hundredfold every few steps.
-        ({"batch_norm": True}, 3, 1e-3),
-        ({"batch_norm": True, "ratio": 0.1, "decay": 0.6}, 3, 1e-3),
+        {},
+        {"ratio": 0.05},
+        {"ratio": 0.05, "decay": 0.6, "bias": "sparse"},
+        {"ratio": 0.25, "scope": "sample", "sparse_layers": ["conv2", "fc1"]},
+        {"batch_norm": True},
+        {"batch_norm": True, "ratio": 0.1, "decay": 0.6},
     ],
 )
-def test_backends_start_with_the_same_losses(setting, steps, tolerance):
-    losses = {}
-    for backend in ("masked", "sparse", "auto"):
-        run = _Run(Config(dataset="digits", train_size=100, **setting, backend=backend))
-        first = list(batches(run.config, 100, epoch=1))[:steps]
-        losses[backend] = [run.step(batch)[0] for batch in first]
-    assert len(losses["masked"]) == steps
-    assert losses["sparse"] == pytest.approx(losses["masked"], rel=tolerance)
-    assert losses["auto"] == pytest.approx(losses["masked"], rel=tolerance)
+def test_backends_start_with_the_same_losses(setting):
+    expected = torch.tensor(first_losses(backend="masked", **setting))
+    assert len(expected) == 10
+    # Rounding errors grow with every step: a backend may differ as the reference does from itself.
+    drifts = [
+        (torch.tensor(first_losses(nudged, backend="masked", **setting)) / expected - 1).abs()
+        for nudged in (0, 1)
+    ]
+    tolerance = 10 * torch.stack(drifts).amax(0).cummax(0).values.clamp(min=1e-6)
+    assert tolerance.max() < 0.02
+    for backend in ("sparse", "auto"):
+        found = torch.tensor(first_losses(backend=backend, **setting))
+        assert ((found / expected - 1).abs() <= tolerance).all(), backend
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,16 @@ def discard(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Keep other processes from the same work; the system frees the lock of one that dies."""
+def held(path: Path, patience: float = 5.0) -> Iterator[None]:
+    """Keep other processes from the same work; the system frees the lock of one that dies.
+
+    Whoever asks for the status holds the lock for an instant: only one that stays taken for
+    `patience` seconds is another run's.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_lock_file(path))
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=patience)
     except Timeout:
         raise CheckpointError(
             f"{path}: another process is training this configuration; wait for it, or stop it"

@@ -20,13 +20,11 @@ from meprop.study import checkpoint as checkpoints
 from meprop.study.adam import Adam
 from meprop.study.config import Config
 from meprop.study.data import Part, load_data
+from meprop.study.evaluation import evaluate
 from meprop.study.measuring import Measured
-from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
 from meprop.study.record import Record
 from meprop.study.seeding import batches, build, derive
-
-EVALUATION_BATCH = 100  # larger ones leave the cache
 
 
 def train(config: Config, checkpoint: str | Path | None = None, progress: bool = True) -> Record:
@@ -195,22 +193,6 @@ class _Run:
             test_predictions=best.get("test_predictions"),
             provenance=self.origin | origin,
         )
-
-
-@torch.inference_mode()
-def evaluate(model: PaperCNN, part: Part) -> tuple[float, list[int], list[int]]:
-    """Mean loss, the indices of the misclassified images, and what they were taken for."""
-    model.eval()
-    loss, wrong, predicted = 0.0, [], []
-    for start in range(0, len(part), EVALUATION_BATCH):
-        labels = part.labels[start : start + EVALUATION_BATCH]
-        output = model(_channels_last(part.images[start : start + EVALUATION_BATCH]))
-        loss += float(F.cross_entropy(output, labels, reduction="sum"))
-        classes = output.argmax(1)
-        missed = torch.nonzero(classes != labels).flatten()
-        wrong += (missed + start).tolist()
-        predicted += classes[missed].tolist()
-    return loss / len(part), wrong, predicted
 
 
 def _channels_last(images: Tensor) -> Tensor:

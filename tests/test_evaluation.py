@@ -1,0 +1,57 @@
+"""Against the network itself, as it is trained."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from meprop.study import evaluation
+from meprop.study.config import Config
+from meprop.study.data import Part, load_data
+from meprop.study.evaluation import evaluate, inference
+from meprop.study.seeding import build
+
+SETTINGS = [
+    {},
+    {"ratio": 0.05, "dropout": 0.5},
+    {"activation": "sigmoid"},
+    {"activation": "tanh", "batch_norm": True, "ratio": 0.05, "select_at": "bn"},
+    {"batch_norm": True},
+]
+
+
+@pytest.fixture(scope="module")
+def part():
+    whole = load_data("digits").dev
+    return Part(whole.images[:40], whole.labels[:40])
+
+
+def network(part, **setting):
+    """One whose batch normalisation has seen a few images."""
+    model = build(Config(**setting)).train()
+    with torch.no_grad():
+        model(part.images * 2 + 1)
+    return model
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("onednn", [True, False])
+def test_it_computes_what_the_network_computes(part, setting, onednn, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    model = network(part, **setting).eval()
+    with torch.no_grad():
+        expected = model(part.images)
+        found = inference(model)(part.images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(found.argmax(1), expected.argmax(1))
+
+
+def test_loss_and_mistakes(part, monkeypatch):
+    model = network(part, dropout=0.5, batch_norm=True)
+    monkeypatch.setattr(evaluation, "BATCH", 7)
+    loss, wrong, predicted = evaluate(model, part)
+    with torch.no_grad():
+        output = model.eval()(part.images)
+    assert loss == pytest.approx(float(F.cross_entropy(output, part.labels)), rel=1e-5)
+    assert wrong == [i for i in range(40) if output[i].argmax() != part.labels[i]]
+    assert len(wrong) > 0
+    assert predicted == [int(output[i].argmax()) for i in wrong]
