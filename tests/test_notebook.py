@@ -13,7 +13,7 @@ from meprop.study import figures, notebook
 from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
-from meprop.study.describing import describe, outcome, provenance_table
+from meprop.study.describing import describe, outcome, provenance_table, shares_table
 from meprop.study.notebook import checked, keep, obtain
 from meprop.study.parameters import ParameterError
 from meprop.study.training import train
@@ -172,8 +172,15 @@ def test_outcome_and_provenance(record):
         "The run diverged: at epoch 1, step 3 the loss was no finite number. "
         "No epoch was completed."
     )
-    table = provenance_table(record)
-    assert set(table.index) == set(record.provenance)
+    named = [line.split("|")[1].strip() for line in provenance_table(record).splitlines()[2:]]
+    assert named == [name.replace("_", " ") for name in record.provenance]
+
+
+def test_shares(record):
+    head, _, first, *_ = (line.split(" | ") for line in shares_table(record).splitlines())
+    assert (first[0], head[2]) == ("| conv1", "nonzero after (%)")
+    assert float(first[2]) == pytest.approx(5, abs=0.1)
+    assert shares_table(replace(record, best_epoch=None)) == "No epoch was completed."
 
 
 # Figures
@@ -187,9 +194,6 @@ def test_figures(record):
     drawn = [list(line.get_ydata()) for line in curves.axes[1].get_lines()]
     assert [epoch["test_accuracy"] for epoch in record.history] in drawn
     assert figures.densities(record) is not None
-    shares = figures.shares(record)
-    assert shares is not None
-    assert shares.loc["conv1", "nonzero after (%)"] == pytest.approx(5, abs=0.1)
     confusion = figures.confusion(record, test)
     assert confusion is not None
     shown = [int(text.get_text()) for text in confusion.axes[0].texts if text.get_text()]
@@ -207,6 +211,5 @@ def test_figures_of_a_run_that_completed_no_epoch(record):
     test = load_data("digits").test
     assert figures.learning_curves(empty) is None
     assert figures.densities(empty) is None
-    assert figures.shares(empty) is None
     assert figures.confusion(empty, test) is None
     assert figures.mistakes(empty, test) is None

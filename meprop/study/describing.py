@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from meprop.study.config import Config
 from meprop.study.data import DATASETS
 from meprop.study.record import Record
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 def describe(config: Config) -> str:
@@ -70,12 +65,32 @@ def outcome(record: Record) -> str:
     )
 
 
-def provenance_table(record: Record) -> DataFrame:
-    """Versions, machine and time, a line each."""
-    import pandas
+def shares_table(record: Record) -> str:
+    """What became of each layer's gradient in the chosen epoch (Markdown)."""
+    if record.best_epoch is None:
+        return "No epoch was completed."
+    names = {
+        "before": "nonzero before (%)",
+        "after": "nonzero after (%)",
+        "norm_kept": "norm kept (%)",
+        "weight": "nonzero in weight gradient (%)",
+    }
+    layers = record.history[record.best_epoch - 1]["layers"]
+    lines = [["", *names.values()], ["---", *["--:"] * len(names)]]
+    for layer, seen in layers.items():
+        shares = (f"{100 * seen[name]:.2f}" if name in seen else "" for name in names)
+        lines.append([layer, *shares])
+    return _markdown(lines)
 
+
+def provenance_table(record: Record) -> str:
+    """Versions, machine and time, a line each (Markdown)."""
     origin = {name.replace("_", " "): str(value) for name, value in record.provenance.items()}
     origin["seconds"] = f"{record.provenance['seconds']:.0f}"
     for name in ("commit", "code", "data"):
         origin[name] = origin[name][:12]
-    return pandas.DataFrame({"": origin})
+    return _markdown([["", ""], ["---", "---"], *([name, text] for name, text in origin.items())])
+
+
+def _markdown(lines: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

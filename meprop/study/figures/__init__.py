@@ -4,7 +4,7 @@ A function returns a closed figure, so that a notebook cell shows it once, or No
 nothing to show.
 """
 
-from meprop.study.figures.run import confusion, densities, learning_curves, mistakes, shares
+from meprop.study.figures.run import confusion, densities, learning_curves, mistakes
 from meprop.study.figures.style import COLOURS, PALETTE, Figure, logarithmic, set_style, subplots
 
 __all__ = [
@@ -17,6 +17,5 @@ __all__ = [
     "logarithmic",
     "mistakes",
     "set_style",
-    "shares",
     "subplots",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
-import pandas
-import seaborn
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from meprop.study.data import SIDE, Part
@@ -17,30 +19,21 @@ def learning_curves(record: Record) -> Figure | None:
     """Loss and accuracy against epoch; the chosen epoch is marked."""
     if not record.history:
         return None
-    epochs = pandas.DataFrame(record.history)
+    epochs = [epoch["epoch"] for epoch in record.history]
     figure, axes = subplots(1, 2, figsize=(9, 3.4))
     for axis, what, parts in (
         (axes[0], "loss", ("train", "dev")),
         (axes[1], "accuracy", ("train", "dev", "test")),
     ):
-        long = epochs.melt("epoch", [f"{part}_{what}" for part in parts], "part", what)
-        long["part"] = long["part"].str.removesuffix(f"_{what}")
-        seaborn.lineplot(
-            long,
-            x="epoch",
-            y=what,
-            hue="part",
-            palette=COLOURS,
-            marker="o",
-            estimator=None,  # one value an epoch: nothing to average
-            ax=axis,
-        )
+        for part in parts:
+            values = [epoch[f"{part}_{what}"] for epoch in record.history]
+            axis.plot(epochs, values, "o-", **_look(part), label=part)
         axis.axvline(record.best_epoch, color="0.4", linestyle=":", label="chosen")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.legend(title=None)
-    axes[0].set(ylabel="mean cross-entropy")
+        axis.legend()
+    axes[0].set(xlabel="epoch", ylabel="mean cross-entropy")
     logarithmic(axes[0], "{x:g}")
-    axes[1].set(ylabel="accuracy (%)")
+    axes[1].set(xlabel="epoch", ylabel="accuracy (%)")
     return figure
 
 
@@ -48,46 +41,27 @@ def densities(record: Record) -> Figure | None:
     """Nonzero share of the gradient at each layer's output, before and after selection."""
     if not record.history:
         return None
-    rows = [
-        {"epoch": epoch["epoch"], "layer": layer, "selection": name, "share": 100 * seen[name]}
-        for epoch in record.history
-        for layer, seen in epoch["layers"].items()
-        if layer in LAYERS[:3]  # what arrives at fc2's output is the loss's own, never sparse
-        for name in ("before", "after")
-        if name in seen
-    ]
+    epochs = [epoch["epoch"] for epoch in record.history]
     figure, axis = subplots(figsize=(7, 3.4))
-    seaborn.lineplot(
-        pandas.DataFrame(rows),
-        x="epoch",
-        y="share",
-        hue="layer",
-        style="selection",
-        palette=COLOURS,
-        markers=True,
-        estimator=None,
-        ax=axis,
-    )
-    axis.set(ylabel="nonzero entries")
+    styles: dict[str, dict[str, Any]] = {
+        "before": {"marker": "o"},
+        "after": {"marker": "X", "linestyle": "--"},
+    }
+    for layer in LAYERS[:3]:  # what arrives at fc2's output is the loss's own, never sparse
+        for name, style in styles.items():
+            seen = [epoch["layers"][layer] for epoch in record.history]
+            shares = [100 * each.get(name, math.nan) for each in seen]
+            label = layer if name == "before" else None
+            axis.plot(epochs, shares, **style, **_look(layer), label=label)
+    axis.set(xlabel="epoch", ylabel="nonzero entries")
     logarithmic(axis, "{x:g}%")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    seaborn.move_legend(axis, "center left", bbox_to_anchor=(1, 0.5), title=None)
+    handles = axis.get_legend_handles_labels()[0] + [
+        Line2D([], [], color="0.4", **style, label=f"{name} selection")
+        for name, style in styles.items()
+    ]
+    axis.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
-
-
-def shares(record: Record) -> pandas.DataFrame | None:
-    """The numbers behind `densities` in the chosen epoch, in percent."""
-    if record.best_epoch is None:
-        return None
-    names = {
-        "before": "nonzero before (%)",
-        "after": "nonzero after (%)",
-        "norm_kept": "norm kept (%)",
-        "weight": "nonzero in weight gradient (%)",
-    }
-    layers = record.history[record.best_epoch - 1]["layers"]
-    table = pandas.DataFrame.from_dict(layers, orient="index").reindex(columns=list(names))
-    return (100 * table.rename(columns=names)).round(2)
 
 
 def confusion(record: Record, part: Part) -> Figure | None:
@@ -98,20 +72,18 @@ def confusion(record: Record, part: Part) -> Figure | None:
     counts, _, _ = np.histogram2d(digits, _predictions(record), bins=10, range=[[0, 10]] * 2)
     counts = counts.astype(int)
     figure, axis = subplots(figsize=(4.6, 3.8))
-    seaborn.heatmap(
-        counts,
-        annot=True,
-        fmt="d",
-        annot_kws={"size": 8},
-        mask=counts == 0,
-        cmap="Blues",
-        linewidths=0.5,
-        cbar=False,
-        square=True,
-        ax=axis,
-    )
-    axis.set(xlabel="taken for", ylabel="digit")
-    axis.tick_params(axis="y", rotation=0)
+    shown = np.ma.masked_equal(counts, 0)
+    axis.pcolormesh(shown, cmap="Blues", edgecolors="white", linewidth=0.5)
+    for row, column in np.argwhere(counts):
+        colour = "white" if counts[row, column] > counts.max() / 2 else "0.15"
+        place = {"ha": "center", "va": "center"}
+        axis.text(column + 0.5, row + 0.5, counts[row, column], size=8, color=colour, **place)
+    places = np.arange(10) + 0.5
+    axis.set(xlabel="taken for", ylabel="digit", aspect="equal")
+    axis.set_xticks(places, range(10))
+    axis.set_yticks(places, range(10))
+    axis.invert_yaxis()
+    axis.grid(visible=False)
     return figure
 
 
@@ -135,3 +107,7 @@ def mistakes(record: Record, part: Part) -> Figure | None:
 
 def _predictions(record: Record) -> list[int]:
     return record.test_predictions or []
+
+
+def _look(name: str) -> dict[str, Any]:
+    return {"color": COLOURS[name], "markeredgecolor": "white"}
