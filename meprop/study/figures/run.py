@@ -73,7 +73,7 @@ def confusion(record: Record, part: Part) -> Figure | None:
     counts = counts.astype(int)
     figure, axis = subplots(figsize=(4.6, 3.8))
     shown = np.ma.masked_equal(counts, 0)
-    axis.pcolormesh(shown, cmap="Blues", edgecolors="white", linewidth=0.5)
+    axis.pcolormesh(shown, cmap="Blues", vmin=0, edgecolors="white", linewidth=0.5)
     for row, column in np.argwhere(counts):
         colour = "white" if counts[row, column] > counts.max() / 2 else "0.15"
         place = {"ha": "center", "va": "center"}
