@@ -6,11 +6,11 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib.pyplot as plt
-from cycler import cycler
 from IPython import get_ipython
 from matplotlib import figure as matplotlib_figure
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from PIL import Image
 
