@@ -34,7 +34,7 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	@# A fresh start each time: Sphinx reports a warning only when it reads the page anew.
 	rm -rf _build/source _build/html _build/.doctrees
 	mkdir -p _build/source
-	cp -R _config.yml book _build/source
+	cp -R _config.yml CHANGELOG.md book notebooks $(wildcard results) _build/source
 	cd _build/source && $(CURDIR)/$(bin)/jupyter-book build . --toc book/_toc.yml \
 		--path-output ../.. -W -n --keep-going
 	@echo "The book is ready: _build/html/index.html"

@@ -1,0 +1,28 @@
+"""What another reading of the paper does to the result, where it was measured."""
+
+from __future__ import annotations
+
+from meprop.study.experiments import ROOT, load
+from meprop.study.report.headline import over_seeds, scores, signed
+from meprop.study.report.results import gather
+from meprop.study.report.statistics import paired
+
+
+def effect(study: str, ours: str, *others: str) -> str:
+    """A sentence a reading: its difference in test accuracy to ours, paired by seed (MyST)."""
+    declared = load().studies[study]
+    results = gather(declared.suite, (ours, *others))
+    reference = scores(results.of(ours))
+    lines = []
+    for other in others:
+        found = paired(scores(results.of(other)), reference)
+        if not found.n:
+            lines.append(f"`{other}`: not trained yet.")
+            continue
+        lines.append(
+            f"`{other}`: {signed(found.mean)} points of test accuracy, {over_seeds(found)}."
+        )
+    page = f"notebooks/pages/ablation-{study}.ipynb"
+    where = f" ([{study} study](../{page}))" if (ROOT / page).is_file() else ""
+    said = f"**Measured** against `{ours}`{where}:"
+    return "\n".join([":::{div} effect\n", said, "", *(f"- {line}" for line in lines), "", ":::"])

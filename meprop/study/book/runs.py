@@ -1,0 +1,77 @@
+"""The index of all records: a table that a small script makes sortable and filterable."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from meprop.study.config import Config
+from meprop.study.experiments import ROOT, Run, load
+from meprop.study.report.results import gather
+
+# Columns of their own, or the same in all runs of a suite.
+_ELSEWHERE = ("ratio", "decay", "batch_norm", "seed", "dataset", "epochs", "threads")
+
+
+def runs_table() -> str:
+    """A row a record of the committed suites, linked to its notebook and its file (MyST)."""
+    rows = []
+    suites = [suite for suite in load().suites.values() if suite.committed]
+    for suite in suites:
+        results = gather(suite.name)
+        for run in results.runs:
+            if (record := results.records.get(run.id)) is None:
+                continue
+            config = run.config
+            rows.append(
+                (
+                    _linked(run),
+                    suite.name,
+                    str(run.seed),
+                    "100" if config.ratio is None else f"{100 * config.ratio:.4g}",
+                    f"{config.decay:g}",
+                    "yes" if config.batch_norm else "no",
+                    _others(config),
+                    _number(record.best_epoch, "d"),
+                    _number(record.dev_accuracy, ".2f"),
+                    _number(record.test_accuracy, ".2f"),
+                    f"{record.provenance['seconds'] / 60:.0f}",
+                    f"[JSON](../{run.record.as_posix()})",
+                )
+            )
+    declared = sum(len(suite.runs) for suite in suites)
+    said = f"{len(rows)} of {declared} declared runs have a record."
+    if not rows:
+        return f"{said} `make reproduce` trains them."
+    heads = (
+        *("run", "suite", "seed", "kept (%)", "decay", "BN", "otherwise", "best epoch"),
+        *("dev (%)", "test (%)", "minutes", "record"),
+    )
+    lines = [_cells(heads), _cells(["---"] * len(heads)), *map(_cells, rows)]
+    return "\n".join([f"{said}\n", ":::{div} runs-table\n", *lines, "", ":::"])
+
+
+def _linked(run: Run) -> str:
+    """The name, linked to the notebook of this configuration where there is one."""
+    shown = run.notebook if run.seed == 0 else None
+    if shown is not None and (ROOT / shown).is_file():
+        return f"[{run.name}](../{shown.as_posix()})"
+    return run.name
+
+
+def _others(config: Config) -> str:
+    """What else differs from the defaults."""
+    words = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in _ELSEWHERE and value != field.default:
+            shown = "+".join(value) if isinstance(value, tuple) else value
+            words.append(f"{field.name} {shown}".replace("_", " "))
+    return ", ".join(words)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _cells(cells: object) -> str:
+    return f"| {' | '.join(cells)} |"  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""The headline numbers, for the Start page and README.
+
+    python -m meprop.study.report.headline
+
+prints them as the Markdown list that README shows. All come from committed records and from the
+committed measurement of speed; what is not there yet is said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meprop.study.experiments import ROOT
+from meprop.study.record import Record
+from meprop.study.report.results import gather
+from meprop.study.report.statistics import Interval, paired
+
+SPEED = ROOT / "benchmarks"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, its answer as one short number, and a sentence that says what the number is."""
+
+    question: str
+    number: str
+    sentence: str
+
+
+def answers() -> list[Answer]:
+    """What a reader wants to know first."""
+    return [
+        _accuracy(2, "without batch normalisation"),
+        _accuracy(3, "with batch normalisation"),
+        _backward(),
+        _step(),
+    ]
+
+
+def _accuracy(table: int, about: str) -> Answer:
+    """The 5% row with the paper's decay against the baseline, paired by seed."""
+    names = f"table{table}-baseline", f"table{table}-k05-d06"
+    results = gather("paper", names)
+    baseline, ours = (scores(results.of(name)) for name in names)
+    question = f"Do 5% of the gradients suffice, {about}?"
+    found = paired(ours, baseline)
+    if not found.n:
+        return Answer(question, "not trained yet", f"Table {table} needs its records first.")
+    sentence = f"difference in test accuracy to the baseline, {over_seeds(found)}"
+    return Answer(question, f"{signed(found.mean)} points", f"{sentence}.")
+
+
+def scores(records: Mapping[int, Record]) -> dict[int, float]:
+    """Test accuracy by seed, of the runs that have one."""
+    return {
+        seed: record.test_accuracy
+        for seed, record in records.items()
+        if record.test_accuracy is not None
+    }
+
+
+def over_seeds(found: Interval) -> str:
+    """How well a mean is known, in words."""
+    if not found.known:
+        return "one seed, so no more than a description"
+    return f"95% interval {signed(found.low)} to {signed(found.high)}, {found.n} seeds"
+
+
+def signed(value: float) -> str:
+    """A difference in points, with its sign.
+
+    >>> signed(-0.051)
+    '-0.05'
+    """
+    text = f"{value:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text
+
+
+def _backward() -> Answer:
+    row = _speed("layers", "layer/conv2/full/5%/1-thread", "sparse")
+    times = _median(row, "dense")
+    return Answer(
+        "Is the backward pass cheaper?",
+        f"{times:.1f} times as fast",
+        f"as PyTorch's dense backward pass: conv2 at 5%, one thread, selection included, on "
+        f"{row['cpu']}.",
+    )
+
+
+def _step() -> Answer:
+    row = _speed("steps", "step/PaperCNN/", "meprop")
+    return Answer(
+        "And a whole training step?",
+        f"{_median(row, 'dense'):.2f} times as fast",
+        "as the same step with dense layers: the forward pass and the weights of fc1 remain.",
+    )
+
+
+def _speed(folder: str, case: str, contender: str) -> dict[str, Any]:
+    """The best row of a case in the committed measurement, with its machine."""
+    content = json.loads((SPEED / folder / "bench.json").read_text(encoding="utf-8"))
+    (row,) = (
+        row
+        for row in content["rows"]
+        if row["case"].startswith(case)
+        and row["threads"] == 1
+        and row["contender"] == contender
+        and row["best"]
+    )
+    return row | {"cpu": content["provenance"]["cpu"]}
+
+
+def _median(row: Mapping[str, Any], over: str) -> float:
+    return float(row["speedup"][over]["median"])
+
+
+def markdown() -> str:
+    """As a list, for README."""
+    return "\n".join(f"- {a.question} **{a.number}**: {a.sentence}" for a in answers())
+
+
+if __name__ == "__main__":
+    print(markdown())
