@@ -16,7 +16,7 @@ from meprop.study.book import (
     citing,
     definitions,
     effects,
-    lighter,
+    finishing,
     repository_buttons,
     runs,
     start,
@@ -204,11 +204,11 @@ def test_code_is_explained_where_it_is_the_term():
 # Pages
 
 
-def test_lighter_keeps_the_rest():
+def test_finishing_keeps_the_rest():
     page = '<link rel="preload" as="script" href="x.js"/><script src="_static/idea.js"></script>'
-    assert lighter.lighter(page) == page
+    assert finishing.finish(page) == page
     preload = '<link rel="preload" as="font" type="font/woff2" crossorigin href="a.woff2" />'
-    assert lighter.lighter(f"{page}\n{preload}") == page
+    assert finishing.finish(f"{page}\n{preload}") == page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

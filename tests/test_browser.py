@@ -1,0 +1,327 @@
+"""The book as a plain build of the committed files, in a real browser, from files, without network.
+
+Needs Debian's chromium (or another Chrome). Screenshots of the main pages go to _build/screenshots.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
+
+import pytest
+import yaml
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+SCREENSHOTS = ROOT / "_build" / "screenshots"
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+REQUIRED = os.environ.get("CI", "").lower() == "true"
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+
+pytestmark = pytest.mark.skipif(
+    BROWSER is None and not REQUIRED, reason="no chromium on the path; it is required where CI=true"
+)
+
+
+def pages() -> list[str]:
+    """Every document of the table of contents, in its order."""
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text("utf-8"))
+    found = [toc["root"]]
+
+    def walk(entries):
+        for entry in entries:
+            if "file" in entry:
+                found.append(entry["file"])
+            for path in sorted(ROOT.glob(entry.get("glob", "no such file") + ".ipynb")):
+                found.append(path.relative_to(ROOT).with_suffix("").as_posix())
+            walk(entry.get("sections", []))
+
+    for part in toc["parts"]:
+        walk(part["chapters"])
+    return found
+
+
+PAGES = pages()
+START, TABLE, METHOD = "book/index", "notebooks/pages/table2", "notebooks/01-method"
+MAIN = [
+    page
+    for page in (START, METHOD, TABLE, "book/reading", "book/runs", "book/api", "book/context",
+                 "notebooks/02-sparsity", "notebooks/05-speed", "notebooks/06-claims",
+                 "notebooks/pages/ablation-ratio", "notebooks/08-your-model")
+    if page in PAGES
+]  # fmt: skip
+CHECKED = [page for page in (START, TABLE, METHOD) if page in PAGES]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """What `jupyter-book build . --toc book/_toc.yml` makes of a clone, without a warning."""
+    assert BROWSER, "CI=true, but there is no chromium"
+    clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("out")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    command = [
+        Path(sys.executable).with_name("jupyter-book"),
+        "build",
+        ".",
+        "--toc",
+        "book/_toc.yml",
+    ]
+    command += ["--path-output", out, "-W", "-n", "--keep-going"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return out / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []  # root may not have one
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=BROWSER, args=options)
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Log:
+    """What a page said and asked for."""
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+
+def open_page(browser, address, viewport=DESK, scheme="light"):
+    """A page in a browser of its own, without a network, and its log."""
+    context = browser.new_context(viewport=viewport, color_scheme=scheme)
+    context.set_offline(True)
+    page, log = context.new_page(), Log()
+    page.on("console", lambda m: log.errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: log.errors.append(str(error)))
+    page.on("request", lambda request: log.requests.append(request.url))
+    page.on("requestfailed", lambda request: log.failed.append(request.url))
+    page.goto(address, wait_until="load")
+    # MathJax is loaded late, and works on its own time.
+    page.evaluate("window.MathJax?.startup?.promise")
+    return page, log
+
+
+@dataclass
+class Visit:
+    """A page of the book, looked at once."""
+
+    log: Log
+    untypeset: int
+    without_alt: list[str]
+    links: list[str]
+    ids: set[str]
+    wider_than_phone: list[str]
+
+
+LOOK = """() => ({
+    untypeset: [...document.querySelectorAll(".math")].filter(
+        (it) => !it.querySelector("mjx-container")).length,
+    withoutAlt: [...document.querySelectorAll("img")].filter(
+        (it) => !it.alt && it.getAttribute("role") !== "presentation").map((it) => it.src),
+    links: [...document.querySelectorAll("a[href]")].map((it) => it.href),
+    ids: [...document.querySelectorAll("[id]")].map((it) => it.id),
+})"""
+# What makes the document wider than the screen: named, so that it can be mended.
+WIDER = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
+    [...document.querySelectorAll("main *")].filter(
+        (it) => it.getBoundingClientRect().right > innerWidth + 1).map(
+        (it) => `${it.tagName}.${it.className}`).slice(0, 5).concat(
+        `document: ${document.documentElement.scrollWidth}`)"""
+
+
+@pytest.fixture(scope="module")
+def visits(site, browser):
+    """Every page, looked at when it is first asked for."""
+
+    class Visits(defaultdict):
+        def __missing__(self, name):
+            page, log = open_page(browser, (site / f"{name}.html").as_uri())
+            seen = page.evaluate(LOOK)
+            page.set_viewport_size(PHONE)
+            wider = page.evaluate(WIDER)
+            page.context.close()
+            links, ids = seen["links"], set(seen["ids"])
+            self[name] = Visit(log, seen["untypeset"], seen["withoutAlt"], links, ids, wider)
+            return self[name]
+
+    return Visits()
+
+
+def url_path(address: str) -> Path:
+    return Path(url2pathname(unquote(urlsplit(address).path)))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_loads_by_itself(visits, site, name):
+    log = visits[name].log
+    assert not log.errors
+    assert not log.failed
+    outside = [url for url in log.requests if not url.startswith((site.as_uri(), "data:", "blob:"))]
+    assert not outside
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_formulas_are_typeset(visits, name):
+    assert visits[name].untypeset == 0
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_images_have_a_text(visits, name):
+    assert not visits[name].without_alt
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_scrolls_sideways_on_a_phone(visits, name):
+    assert not visits[name].wider_than_phone
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_internal_links_and_anchors_resolve(visits, site, name):
+    known = {site / f"{page}.html": page for page in PAGES}
+    broken = []
+    for link in set(visits[name].links):
+        if not link.startswith("file:"):
+            assert link.startswith(("http:", "https:", "mailto:")), link
+            continue
+        path, anchor = url_path(link), unquote(urlsplit(link).fragment)
+        if not path.is_file():
+            broken.append(link)
+        elif anchor and path in known:
+            # The theme links the top of a page by "#".
+            broken += [] if anchor in visits[known[path]].ids else [link]
+        elif anchor and path.suffix == ".html":
+            broken += [] if f'id="{anchor}"' in path.read_text("utf-8") else [link]
+    assert not broken
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", CHECKED)
+def test_accessible(site, browser, name, scheme):
+    page, _ = open_page(browser, (site / f"{name}.html").as_uri(), scheme=scheme)
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    found = Axe().run(page).response["violations"]
+    page.context.close()
+    serious = [
+        f"{each['id']}: {each['help']} at {[node['target'] for node in each['nodes']][:3]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert not serious
+
+
+def test_search_finds_run_grad(site, browser):
+    page, log = open_page(browser, (site / "search.html").as_uri() + "?q=run_grad")
+    page.wait_for_selector("#search-results li a")
+    found = [link.get_attribute("href") for link in page.query_selector_all("#search-results li a")]
+    page.context.close()
+    assert any("book/reading.html" in address for address in found)
+    assert not log.errors
+
+
+def test_dark_mode_switches(site, browser):
+    page, _ = open_page(browser, (site / f"{TABLE}.html").as_uri())
+    ground = "getComputedStyle(document.body).backgroundColor"
+    seen = {page.evaluate("document.documentElement.dataset.theme"): page.evaluate(ground)}
+    for _ in range(2):  # light, dark, as the system has it
+        page.click("button.theme-switch-button:visible")
+        seen[page.evaluate("document.documentElement.dataset.theme")] = page.evaluate(ground)
+    assert seen.keys() == {"light", "dark"}
+    assert seen["light"] != seen["dark"]
+    # Figures have a white ground in both.
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    figure = page.query_selector(".cell_output img")
+    assert figure.evaluate("it => getComputedStyle(it).backgroundColor") == "rgb(255, 255, 255)"
+    page.context.close()
+
+
+def test_idea_steps_by_keyboard_and_click(site, browser):
+    page, _ = open_page(browser, (site / f"{START}.html").as_uri())
+    step, shown = ".idea >> nth=0", ".idea-steps li:visible"
+    assert page.get_attribute(step, "data-step") == "1" and len(page.query_selector_all(shown)) == 1
+    page.focus(".idea-next")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.get_attribute(step, "data-step") == "3"
+    assert page.inner_text(shown).startswith("Select")
+    page.keyboard.press("ArrowLeft")
+    assert page.get_attribute(step, "data-step") == "2"
+    assert page.url.endswith("index.html")  # the theme's own keys turn pages
+    page.context.close()
+
+
+def test_definitions_open_on_focus(site, browser):
+    page, _ = open_page(browser, (site / f"{START}.html").as_uri())
+    term = page.query_selector(".term")
+    meaning = term.query_selector(".term-meaning")
+    assert not meaning.is_visible()
+    term.focus()
+    assert meaning.is_visible()
+    assert meaning.get_attribute("id") == term.get_attribute("aria-describedby")
+    page.context.close()
+
+
+def test_runs_sort_and_filter(site, browser):
+    page, _ = open_page(browser, (site / "book/runs.html").as_uri())
+    rows = ".runs-table tbody tr:visible"
+    if not page.query_selector(rows):
+        page.context.close()
+        pytest.skip("no record is committed yet")
+
+    def column(place):
+        return [
+            row.query_selector_all("td")[place].inner_text()
+            for row in page.query_selector_all(rows)
+        ]
+
+    tests = column(9)
+    head = ".runs-table th >> nth=9 >> button"
+    page.click(head)
+    assert column(9) == sorted(tests, key=float)
+    page.click(head)
+    assert column(9) == sorted(tests, key=float, reverse=True)
+    name = column(0)[-1]
+    page.fill(".runs-filter input", f"{name} 0")
+    assert column(0) and set(column(0)) <= {each for each in column(0) if name in each}
+    page.fill(".runs-filter input", "no-such-run")
+    assert not column(0)
+    page.context.close()
+
+
+def test_first_page_is_light(visits, site):
+    loaded = {url_path(url) for url in visits[START].log.requests if url.startswith("file:")}
+    assert sum(path.stat().st_size for path in loaded) < 1_000_000
+
+
+def test_whole_site_is_small(site):
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 40_000_000
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_screenshots(site, browser, name):
+    """Kept as build artefacts, for eyes."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for scheme, viewport in (("light", DESK), ("dark", DESK), ("light", PHONE)):
+        page, _ = open_page(browser, (site / f"{name}.html").as_uri(), viewport, scheme)
+        path = SCREENSHOTS / f"{name.replace('/', '-')}-{scheme}-{viewport['width']}.png"
+        page.screenshot(path=path, full_page=True)
+        page.context.close()
+        assert path.stat().st_size > 5_000
