@@ -26,6 +26,7 @@ from meprop.study.book.docstrings import to_rst
 from meprop.study.book.idea import RATIO, STEPS, gradient, idea
 from meprop.study.experiments import load
 from meprop.study.report import headline
+from meprop.study.report.claims import ledger
 from meprop.study.report.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -121,6 +122,13 @@ def test_headline_without_and_with_records(results):
     first = headline.answers()[0]
     assert first.number == "+0.10 points" and "3 seeds" in first.sentence
     assert first.number in headline.markdown() and first.number in start.answers()
+
+
+def test_scoreboard_has_every_claim_once():
+    judged, board = ledger(), start.scoreboard()
+    assert board.count('<span class="where">') == len(judged)
+    counts = [int(n) for n in re.findall(r"<li class=[^>]*><b>(\d+)</b>", board)]
+    assert sum(counts) == len(judged) and len(counts) == len(start.SIGNS)
 
 
 def test_costs_and_hardware(results):

@@ -244,6 +244,19 @@ def test_ci_runs_the_test_command():
     assert script.read_text("utf-8").splitlines()[-1] == "make test"
 
 
+def test_ci_installs_the_browser_and_the_workflow_publishes_what_was_tested():
+    assert "\nneed chromium " in (ROOT / ".ci" / "run").read_text("utf-8")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text("utf-8"))
+    test, publish = workflow["jobs"]["test"], workflow["jobs"]["publish"]
+    commands = [step["run"] for step in test["steps"] if "run" in step]
+    assert commands.index(".ci/run") < commands.index("make book")
+    uploads = {step["uses"].partition("@")[0]: step["with"]["path"]
+               for step in test["steps"] if "path" in step.get("with", {})}  # fmt: skip
+    assert uploads["actions/upload-pages-artifact"] == "_build/html"
+    assert uploads["actions/upload-artifact"] == "_build/screenshots"
+    assert publish["needs"] == "test"
+
+
 # Privacy
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 from meprop.study.experiments import ROOT, load
 from meprop.study.report import headline
+from meprop.study.report.claims import Judged, ledger
+from meprop.study.report.claims.verdicts import (
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SUPPORTED,
+    UNDECIDED,
+    VERDICTS,
+)
 
-VERDICTS = ("supported", "not supported", "undecided", "not tested")
+# Not by colour alone.
+SIGNS = {SUPPORTED: "✓", NOT_SUPPORTED: "✗", UNDECIDED: "?", NOT_TESTED: "·"}
 
 
 def answers() -> str:
@@ -26,22 +31,44 @@ def answers() -> str:
 
 
 def scoreboard() -> str:
-    """How many claims of the paper have which verdict, and each claim with its own (MyST)."""
-    claims = _ledger()
-    if not claims:
-        return "The ledger of claims is not written yet."
-    counts = Counter(claim.verdict for claim in claims)
-    tally = "".join(
-        f'<li class="{verdict.replace(" ", "-")}"><b>{counts[verdict]}</b> {verdict}</li>'
-        for verdict in VERDICTS
+    """How many claims of the paper have which verdict, and each claim under its own (HTML in MyST).
+
+    What is decided is in sight, the rest folds away.
+    """
+    by_verdict: dict[str, list[Judged]] = {verdict: [] for verdict in VERDICTS}
+    for judged in ledger():
+        by_verdict[judged.verdict.outcome].append(judged)
+    parts = [_tally({verdict: len(found) for verdict, found in by_verdict.items()})]
+    for verdict, found in by_verdict.items():
+        if found:
+            claims = "".join(f"<li>{_claim(judged)}</li>" for judged in found)
+            title = f"{SIGNS[verdict]} {verdict.capitalize()}"
+            opened = " open" if verdict in (SUPPORTED, NOT_SUPPORTED) else ""
+            parts.append(
+                f'<details class="claims {_slug(verdict)}"{opened}><summary>{title}</summary>'
+                f"<ul>{claims}</ul></details>"
+            )
+    board = "".join(parts)
+    more = "[The ledger](../notebooks/06-claims.ipynb) has the rule and the numbers of each."
+    page = (ROOT / "notebooks" / "06-claims.ipynb").is_file()
+    return f'<div class="scoreboard">{board}</div>' + (f"\n\n{more}" if page else "")
+
+
+def _tally(counts: dict[str, int]) -> str:
+    items = "".join(
+        f'<li class="{_slug(verdict)}"><b>{count}</b> {verdict}</li>'
+        for verdict, count in counts.items()
     )
-    return f'<ul class="tally">{tally}</ul>'
+    return f'<ul class="tally">{items}</ul>'
 
 
-def _ledger() -> list[Any]:
-    if find_spec("meprop.study.report.claims") is None:
-        return []
-    return list(import_module("meprop.study.report.claims").ledger())
+def _claim(judged: Judged) -> str:
+    where = html.escape(judged.claim.where)
+    return f'{html.escape(judged.claim.claim)} <span class="where">{where}</span>'
+
+
+def _slug(verdict: str) -> str:
+    return verdict.replace(" ", "-")
 
 
 def studies_list() -> str:
