@@ -23,6 +23,7 @@ import yaml
 from meprop.study._declarations import ExperimentsError, nearest
 from meprop.study.experiments import ROOT, load
 from meprop.study.pipeline import available_cores
+from meprop.study.report import readme
 from meprop.study.report.paper import paper
 
 FOLDER = Path("notebooks")
@@ -115,6 +116,8 @@ def refresh(names: Sequence[str] = (), cores: int | None = None) -> int:
                 print(f"executed  {page.path}, in {seconds:.0f} s", flush=True)
             else:
                 print(f"failed    {error}", file=sys.stderr, flush=True)
+    if not names:
+        readme.write()
     return 1 if failed else 0
 
 

@@ -71,9 +71,8 @@ class Evidence:
         cases: dict[str, list[dict[str, Any]]] = {}
         for content in _benchmarks():
             own = [row for row in content["rows"] if row["threads"] == 1]
-            cases |= {
-                name: [r for r in own if r["case"] == name] for name in {r["case"] for r in own}
-            }
+            names = dict.fromkeys(row["case"] for row in own)
+            cases |= {name: [row for row in own if row["case"] == name] for name in names}
         return [row for rows in cases.values() for row in rows]
 
     @cached_property
