@@ -219,6 +219,16 @@ def test_finishing_keeps_the_rest():
     assert finishing.finish(f"{page}\n{preload}") == page
 
 
+def test_finishing_keeps_mathjax_where_there_are_formulas():
+    scripts = (
+        '<script>window.MathJax = {"options": {}}</script>'
+        '<script defer="defer" src="../_static/mathjax/tex-chtml.js"></script>'
+    )
+    formula = '<span class="math notranslate">x</span>'
+    assert finishing.finish(scripts + formula) == scripts + formula
+    assert finishing.finish(scripts) == ""
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_describe_themselves(page):
     _, front, _ = page.read_text("utf-8").split("---\n", 2)

@@ -18,6 +18,9 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from meprop import TopK, select
+from meprop.study.report.explorer import load
+
 ROOT = Path(__file__).resolve().parents[1]
 SCREENSHOTS = ROOT / "_build" / "screenshots"
 BROWSER = next(
@@ -325,3 +328,43 @@ def test_screenshots(site, browser, name):
         page.screenshot(path=path, full_page=True)
         page.context.close()
         assert path.stat().st_size > 5_000
+
+
+@pytest.mark.skipif(METHOD not in PAGES, reason="the Method page is not there yet")
+def test_explorer_selects_as_the_module_does(site, browser):
+    page, log = open_page(browser, (site / f"{METHOD}.html").as_uri())
+    page.wait_for_selector("#meprop-explorer canvas")
+    _, gradients = load(site / "_static" / "explorer-data.js")
+    state = """() => {
+        const {kept, ...rest} = document.getElementById("meprop-explorer").state;
+        return {...rest, kept: kept.join('')};
+    }"""
+    seen = set()
+
+    def compare():
+        shown = page.evaluate(state)
+        grad = gradients[shown["layer"]]
+        kept, _ = select(grad, TopK(shown["ratio"], scope=shown["scope"]))
+        assert shown["kept"] == "".join(map(str, kept.flatten().int().tolist()))
+        norm = float(grad[kept].double().norm() / grad.double().norm())
+        assert shown["norm"] == pytest.approx(norm)
+        share = [f"{100 * each:.3g}%" for each in kept.double().mean(dim=(0, 2, 3)).tolist()]
+        assert [it.inner_text() for it in page.query_selector_all(".explorer-share")] == share
+        seen.add((shown["layer"], shown["scope"], shown["ratio"]))
+
+    compare()
+    for layer in gradients:
+        page.check(f"#meprop-explorer [value={layer}]")
+        for scope in ("map", "sample", "layer", "mixed"):
+            page.check(f"#meprop-explorer [value={scope}]")
+            for place in (0, 97, 170, 231, 285, 300):  # beyond a quarter, zeros are chosen among
+                page.fill("#explorer-ratio", str(place))
+                compare()
+    # By keyboard alone; the theme would turn the page.
+    page.focus("#explorer-ratio")
+    for key in ("Home", "ArrowRight", "PageUp", "ArrowLeft"):
+        page.keyboard.press(key)
+        compare()
+    assert len(seen) > 2 * 4 * 6
+    assert page.url.endswith("01-method.html") and not log.errors
+    page.context.close()

@@ -2,7 +2,8 @@
 
 FontAwesome comes twice, as fonts and as a script of 1.5 MB that draws the same icons, and its fonts
 are preloaded in a way that a page opened from a file is not allowed to. Thebe, which connects a
-page to a kernel on the network, is there twice as well, and used nowhere.
+page to a kernel on the network, is there twice as well, and used nowhere. MathJax is loaded by the
+first page on behalf of all others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _SURPLUS = re.compile(
       | \s*<script>kernelName\ =.*?</script>""",
     re.VERBOSE | re.DOTALL,
 )
+_MATHJAX = re.compile(
+    r"""\s*<script>window\.MathJax\ =.*?</script>
+      | \s*<script[^>]*\ src="[^"]*/mathjax/[^"]*"></script>""",
+    re.VERBOSE | re.DOTALL,
+)
 # A reader who cannot see the arrow in the list of pages has to hear what it does.
 _UNNAMED, _NAMED = '<summary><span class="toctree-toggle"', '<summary aria-label="Pages below">'
 _NAMED += '<span class="toctree-toggle"'
@@ -33,7 +39,8 @@ def finish(page: str) -> str:
     >>> finish('<p><script src="_static/vendor/fontawesome/6/js/all.min.js?x"></script></p>')
     '<p></p>'
     """
-    return _SURPLUS.sub("", page).replace(_UNNAMED, _NAMED)
+    page = _SURPLUS.sub("", page).replace(_UNNAMED, _NAMED)
+    return page if 'class="math' in page else _MATHJAX.sub("", page)
 
 
 def _finish(app: Sphinx, exception: Exception | None) -> None:
