@@ -244,7 +244,11 @@ def test_how_few_suffice():
 
 def test_missing_runs_are_named():
     ablation = example("pick", seeds=(0,), without=("pick-random",))
-    assert "`pick-random` (seeds 0, 1, 2, 3, 4)" in ablations.about(ablation)
+    assert (
+        "1 of 10 declared runs are done. Missing: seeds 1, 2, 3, 4 of `ratio-k05`; seeds 0, 1, 2, "
+        "3, 4 of `pick-random`." in ablations.about(ablation)
+    )
+    assert "All 10 declared runs are done." in ablations.about(example("pick", seeds=range(5)))
     assert ablations.in_words(ablation).startswith("There is no answer yet")
     assert "| random | 0 | - | - | - | - | - |" in ablations.scores(ablation)
 

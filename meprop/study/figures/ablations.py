@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas
@@ -63,13 +63,22 @@ def _differences(ablation: Ablation, row: Row) -> list[float]:
 
 def _lines(ablation: Ablation, field: str) -> Figure:
     figure, axes = subplots(1, 2, figsize=(9, 3.6))
-    lines = _along(ablation, field)
-    for colour, marker, (name, rows) in zip(PALETTE, "osD^v", lines.items(), strict=False):
-        for axis, value, dots in (
-            (axes[0], lambda row: row.test, lambda row: list(row.accuracy("test").values())),
-            (axes[1], lambda row: row.difference, lambda row: _differences(ablation, row)),
-        ):
-            _line(axis, rows, field, value, dots, colour, marker, name)
+    lines = {
+        name: rows
+        for name, rows in _along(ablation, field).items()
+        if any(row.records for row in rows)
+    }
+    for place, (name, rows) in enumerate(lines.items()):
+        options = {"colour": PALETTE[place], "marker": "osD^v"[place % 5], "label": name}
+        tests = {r.name: (r.test, list(r.accuracy("test").values())) for r in rows if r.records}
+        differences = {
+            r.name: (r.difference, _differences(ablation, r)) for r in rows if r.difference.n
+        }
+        for axis, values in zip(axes, (tests, differences), strict=True):
+            numbers = [number(ablation.row(row).config, field) for row in values]
+            # Beside each other, not on top of each other.
+            beside = [n * 1.05**place if field == "ratio" else n + place / 100 for n in numbers]
+            _line(axis, beside, list(values.values()), **options)
     axes[1].axhline(0, color="0.4", linewidth=1)
     axes[0].set(ylabel="test accuracy (%)")
     axes[1].set(ylabel="difference to the reference (points)")
@@ -95,30 +104,18 @@ def _along(ablation: Ablation, field: str) -> dict[str, list[Row]]:
 
 def _line(
     axis: Axes,
-    rows: Sequence[Row],
-    field: str,
-    value: Callable[[Row], Interval],
-    dots: Callable[[Row], list[float]],
+    places: Sequence[float],
+    values: Sequence[tuple[Interval, list[float]]],
     colour: Any,
-    marker: str,
-    name: str,
+    **options: Any,
 ) -> None:
-    known = [row for row in rows if value(row).n]
-    places = [number(row.config, field) for row in known]
-    found = [value(row) for row in known]
-    axis.plot(
-        places,
-        [each.mean for each in found],
-        marker=marker,
-        color=colour,
-        linewidth=1.4,
-        label=name,
-    )
-    for row, place, each in zip(known, places, found, strict=True):
-        if each.known:
-            axis.plot([place] * 2, [each.low, each.high], color=colour, linewidth=2)
-            values = dots(row)
-            axis.plot([place] * len(values), values, "_", color=colour, alpha=0.6)
+    """Means along a scale, with intervals and a dash a seed where there is more than one."""
+    means = [found.mean for found, _ in values]
+    axis.plot(places, means, color=colour, linewidth=1.4, **options)
+    for place, (found, seeds) in zip(places, values, strict=True):
+        if found.known:
+            axis.plot([place] * 2, [found.low, found.high], color=colour, linewidth=2)
+            axis.plot([place] * len(seeds), seeds, "_", color=colour, alpha=0.6)
 
 
 def _scale(axis: Axes, ablation: Ablation, field: str) -> None:
@@ -128,6 +125,9 @@ def _scale(axis: Axes, ablation: Ablation, field: str) -> None:
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
+        axis.set_xlim(values[0] / 1.3, values[-1] * 1.3)
+    else:
+        axis.set_xlim(values[0] - 0.05 * values[-1], values[-1] * 1.05)
     axis.xaxis.set_major_locator(FixedLocator(values))
     axis.tick_params(axis="x", labelsize="small")
     axis.set(xlabel=_AXES.get(field, field.replace("_", " ")))

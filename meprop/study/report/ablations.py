@@ -353,7 +353,22 @@ def coverage(ablation: Ablation) -> str:
         for run in ablation.results.runs
         if (record := ablation.results.records.get(run.id)) and record.status == "diverged"
     ]
-    text = ablation.results.coverage()
+    declared, missing = len(ablation.results.runs), len(ablation.results.missing)
+    text = f"All {declared} declared runs are done."
+    if missing:
+        # Many runs lack the same seeds, because the first seed of all is trained first.
+        seeds: dict[str, list[int]] = {}
+        for run in ablation.results.missing:
+            seeds.setdefault(run.name, []).append(run.seed)
+        names: dict[str, list[str]] = {}
+        for name, lacks in seeds.items():
+            of = f"seed{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
+            names.setdefault(of, []).append(f"`{name}`")
+        parts = [f"{of} of {_list(which)}" for of, which in names.items()]
+        text = (
+            f"{declared - missing} of {declared} declared runs are done. Missing: "
+            f"{'; '.join(parts)}. `make reproduce` trains what is missing."
+        )
     return f"{text} Diverged: {', '.join(lost)}." if lost else text
 
 
@@ -382,11 +397,11 @@ def in_words(ablation: Ablation) -> str:
         numbers = len(rows) <= MANY
         words = [f"{r.label}: {signed(r.difference)}" if numbers else r.label for r in rows]
         parts += [f"**{verdict}**: {'; '.join(words)}."] if words else []
+    adjusted = f", adjusted for the {len(compared)} comparisons of this study,"
     return (
         f"Differences of test accuracy in points over up to {ablation.seeds} seeds, each with its "
-        f"95% interval; told apart where p, adjusted for the {len(compared)} "
-        f"comparison{'s' if len(compared) > 1 else ''} of this study, is below {1 - LEVEL:.2g}."
-        "\n\n- " + "\n- ".join(parts)
+        f"95% interval; told apart where p{adjusted if len(compared) > 1 else ''} is below "
+        f"{1 - LEVEL:.2g}.\n\n- " + "\n- ".join(parts)
     )
 
 
