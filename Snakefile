@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from meprop.study import pipeline
+from meprop.study.describing import run_title
 from meprop.study.experiments import load
 
 RUNS = {run.record.as_posix(): run for run in load().runs}
@@ -40,6 +41,7 @@ rule train:
     params:
         id=of(lambda run: run.id),
         notebook=of(lambda run: run.notebook),
+        title=of(run_title),
         # Not the output itself: Snakemake removes what a failed job leaves, and nobody could see why.
         draft=of(pipeline.draft),
         parameters=of(pipeline.parameters),
@@ -67,6 +69,7 @@ rule train:
             {params.draft}.ipynb -f {params.draft}.yml --no-progress-bar --start-timeout 300 \
             >> {params.draft}.log 2>&1 ||
             {{ echo "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
+        {params.python} -I meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}
         mv {params.draft}.ipynb {params.notebook}
         mv {params.draft}.json {output}
         echo "finished  {params.id}, after $SECONDS s"

@@ -13,7 +13,8 @@ from meprop.study import figures, notebook
 from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
-from meprop.study.describing import describe, outcome, provenance_table, shares_table
+from meprop.study.describing import describe, outcome, provenance_table, run_title, shares_table
+from meprop.study.experiments import load
 from meprop.study.notebook import checked, keep, obtain
 from meprop.study.parameters import ParameterError
 from meprop.study.training import train
@@ -162,6 +163,15 @@ def test_a_record_that_contradicts_itself_is_not_kept(files, record, change):
 )  # fmt: skip
 def test_a_configuration_in_words(values, text):
     assert text in describe(Config(**values))
+
+
+def test_titles_tell_configurations_apart():
+    runs = [run for run in load().runs if run.seed == 0 and run.committed]
+    titles = {run.name: run_title(run) for run in runs}
+    assert len(set(titles.values())) == len(titles)
+    assert titles["table2-baseline"] == "table2-baseline: all gradients"
+    assert titles["bn-position-above"].endswith(": 5%, above BN, with BN, 5,000 images")
+    assert max(map(len, titles.values())) < 80
 
 
 def test_outcome_and_provenance(record):

@@ -9,11 +9,12 @@ import pandas
 import pytest
 
 from meprop.study.config import Config
+from meprop.study.describing import words
 from meprop.study.experiments import Study, load
 from meprop.study.figures import ablations as drawn
 from meprop.study.record import Record
 from meprop.study.report import ablations, turnover
-from meprop.study.report.ablations import examine, words
+from meprop.study.report.ablations import examine
 from meprop.study.report.results import Results
 
 EXPERIMENTS = load()

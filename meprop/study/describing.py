@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
 from meprop.study.config import Config
 from meprop.study.data import DATASETS
+from meprop.study.experiments import Run
 from meprop.study.record import Record
 
 
@@ -94,3 +99,58 @@ def provenance_table(record: Record) -> str:
 
 def _markdown(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+_WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
+    "ratio": lambda value: "all gradients" if value is None else f"{100 * value:g}%",
+    "batch_norm": {True: "with BN", False: "no BN"},
+    "decay": lambda value: f"decay {value:g}",
+    "scope": {
+        "map": "each map",
+        "sample": "each map of each image",
+        "layer": "the whole layer",
+        "mixed": "each image, maps mixed",
+    },
+    "pick": {"top": "largest", "random": "random"},
+    "bias": {"full": "full bias gradient", "sparse": "selected bias gradient"},
+    "sparse_layers": " + ".join,
+    "history": {"slot": "memory per slot", "position": "memory per position"},
+    "select_at": {"conv": "below BN", "bn": "above BN"},
+    "train_size": lambda value: f"{value:,} images" if value else "all images",
+    "dropout": lambda value: f"dropout {value:g}" if value else "",
+}
+
+
+def words(config: Config, names: Sequence[str]) -> list[str]:
+    """Some fields of a configuration, in a few words each.
+
+    >>> words(Config(ratio=0.05, dropout=0.5), ["ratio", "dropout", "activation"])
+    ['5%', 'dropout 0.5', 'relu']
+    """
+    found = []
+    for name in names:
+        value = getattr(config, name)
+        form = _WORDS.get(name, str)
+        if name == "history" and config.decay == 0:
+            continue  # there is no memory
+        found.append(form.get(value, str(value)) if isinstance(form, dict) else form(value))
+    return [word for word in found if word]
+
+
+# What a title says of a run, the ratio always and the others where they are not the default.
+_TITLE = (
+    *("ratio", "decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at"),
+    *("batch_norm", "activation", "dropout", "dataset", "train_size"),
+)
+
+
+def run_title(run: Run) -> str:
+    """Which configuration a run is of, and what sets it apart.
+
+    >>> from meprop.study.experiments import load
+    >>> run_title(load().pick(["ablation"], only=["decay-d09-bn"])[0])
+    'decay-d09-bn: 5%, decay 0.9, with BN, 5,000 images'
+    """
+    defaults = {field.name: field.default for field in fields(Config)}
+    names = [n for n in _TITLE if n == "ratio" or getattr(run.config, n) != defaults[n]]
+    return f"{run.name}: {', '.join(words(run.config, names))}"

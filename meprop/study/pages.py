@@ -1,13 +1,12 @@
 """The executed notebooks of the repository, and executing them anew.
 
 `notebooks/*.ipynb` hold their default parameters. `notebooks/pages/` has one of them per table of
-the paper and per study of experiments.yml.
+the paper and per study of experiments.yml, `notebooks/runs/` the one that trains per configuration.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -17,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import yaml
 
 from meprop.study._declarations import ExperimentsError, nearest
+from meprop.study._entitle import entitle
+from meprop.study.describing import run_title
 from meprop.study.experiments import ROOT, load
-from meprop.study.pipeline import available_cores
+from meprop.study.pipeline import available_cores, find
 from meprop.study.report import readme
 from meprop.study.report.paper import paper
 
@@ -47,6 +47,23 @@ def pages() -> list[Page]:
     """Every page that `make notebooks` refreshes: the notebooks themselves, then what they make."""
     own = sorted(path.relative_to(ROOT) for path in (ROOT / FOLDER).glob("*.ipynb"))
     return [*(Page(path, path) for path in own), *_made()]
+
+
+def run_pages() -> list[Page]:
+    """The runs whose notebooks are part of the repository, as far as they are done.
+
+    Each is shown from its record: nothing is trained.
+    """
+    return [
+        Page(
+            FOLDER / "train.ipynb",
+            run.notebook,
+            run.config.to_dict() | {"record": run.record.as_posix()},
+            run_title(run),
+        )
+        for run in load().runs
+        if run.notebook.is_relative_to(FOLDER) and find(run)[0] is not None
+    ]
 
 
 def _made() -> Iterator[Page]:
@@ -80,18 +97,8 @@ def execute(page: Page, target: Path) -> None:
     if done.returncode:
         draft.unlink(missing_ok=True)
         raise ExperimentsError(f"{page.path}: {_reason(done.stderr)}")
-    _settle(draft, page)
+    entitle(draft, page.title, page.path.as_posix())
     os.replace(draft, target)
-
-
-def _settle(path: Path, page: Page) -> None:
-    """Give it its own title, and name the place it is for, not the draft's."""
-    notebook = nbformat.read(path, 4)
-    if page.title is not None:
-        first = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
-        first.source = re.sub(r"\A# .*", lambda _: f"# {page.title}", first.source)
-    notebook.metadata.papermill["output_path"] = page.path.as_posix()
-    nbformat.write(notebook, path)
 
 
 def _reason(errors: str) -> str:
@@ -102,7 +109,7 @@ def _reason(errors: str) -> str:
 
 def refresh(names: Sequence[str] = (), cores: int | None = None) -> int:
     """Execute pages in place, all or the named ones; returns the exit code."""
-    every = pages()
+    every = [*pages(), *run_pages()]
     known = [page.name for page in every]
     for name in names:
         if name not in known:

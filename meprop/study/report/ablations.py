@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 from typing import Any
 
 from meprop.study.config import Config
+from meprop.study.describing import words
 from meprop.study.experiments import Study, load
 from meprop.study.record import Record
 from meprop.study.report.paper import paper
@@ -195,42 +196,6 @@ def number(config: Config, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     return float(value)
-
-
-_WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
-    "ratio": lambda value: "all gradients" if value is None else f"{100 * value:g}%",
-    "batch_norm": {True: "with BN", False: "no BN"},
-    "decay": lambda value: f"decay {value:g}",
-    "scope": {
-        "map": "each map",
-        "sample": "each map of each image",
-        "layer": "the whole layer",
-        "mixed": "each image, maps mixed",
-    },
-    "pick": {"top": "largest", "random": "random"},
-    "bias": {"full": "full bias gradient", "sparse": "selected bias gradient"},
-    "sparse_layers": " + ".join,
-    "history": {"slot": "memory per slot", "position": "memory per position"},
-    "select_at": {"conv": "below BN", "bn": "above BN"},
-    "train_size": lambda value: f"{value:,} images" if value else "all images",
-    "dropout": lambda value: f"dropout {value:g}" if value else "",
-}
-
-
-def words(config: Config, names: Sequence[str]) -> list[str]:
-    """Some fields of a configuration, in a few words each.
-
-    >>> words(Config(ratio=0.05, dropout=0.5), ["ratio", "dropout", "activation"])
-    ['5%', 'dropout 0.5', 'relu']
-    """
-    found = []
-    for name in names:
-        value = getattr(config, name)
-        form = _WORDS.get(name, str)
-        if name == "history" and config.decay == 0:
-            continue  # there is no memory
-        found.append(form.get(value, str(value)) if isinstance(form, dict) else form(value))
-    return [word for word in found if word]
 
 
 def about(ablation: Ablation) -> str:
