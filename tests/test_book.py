@@ -17,6 +17,7 @@ from meprop.study.book import (
     definitions,
     effects,
     finishing,
+    meta,
     repository_buttons,
     runs,
     start,
@@ -227,6 +228,15 @@ def test_finishing_keeps_mathjax_where_there_are_formulas():
     formula = '<span class="math notranslate">x</span>'
     assert finishing.finish(scripts + formula) == scripts + formula
     assert finishing.finish(scripts) == ""
+
+
+def test_pages_without_a_description_are_described_by_their_first_words():
+    page = nodes.section("", nodes.title("", "T"), nodes.paragraph("", "Is it & fast?"))
+    context = {"metatags": ""}
+    meta.describe(None, "page", "page.html", context, page)
+    assert context["metatags"].strip() == '<meta name="description" content="Is it &amp; fast?" />'
+    meta.describe(None, "page", "page.html", context, page)
+    assert context["metatags"].count("description") == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

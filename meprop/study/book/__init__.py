@@ -21,7 +21,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config as SphinxConfig
 from sphinx.util.docutils import SphinxDirective
 
-from meprop.study.book import definitions, docstrings, finishing
+from meprop.study.book import definitions, docstrings, finishing, meta
 from meprop.study.book.citing import cite_box
 from meprop.study.book.context import later_work
 from meprop.study.book.effects import effect
@@ -94,4 +94,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     definitions.setup(app)
     docstrings.setup(app)
     finishing.setup(app)
+    meta.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
