@@ -48,6 +48,20 @@ def test_the_pipeline_runs_it_as_a_script(executed):
     assert nbformat.read(executed, 4).cells[1].source.startswith("# 5% 'and' $more\n")
 
 
+@pytest.mark.parametrize("folded", [True, False])
+def test_given_parameters_are_folded_where_the_defaults_are(executed, folded):
+    made = nbformat.read(executed, 4)
+    own, given = new_code_cell("a = 1"), new_code_cell("a = 2")
+    own.metadata["tags"] = ["parameters", "hide-input"] if folded else ["parameters"]
+    given.metadata["tags"] = ["injected-parameters"]
+    made.cells += [own, given]
+    nbformat.write(made, executed)
+    entitle(executed, None, "x.ipynb")
+    tags = [cell.metadata.get("tags") for cell in nbformat.read(executed, 4).cells[2:]]
+    assert tags[0] == own.metadata["tags"]
+    assert ("hide-input" in tags[1]) == folded and "injected-parameters" in tags[1]
+
+
 def test_without_a_title_the_notebook_keeps_its_own(executed):
     entitle(executed, None, "x.ipynb")
     assert nbformat.read(executed, 4).cells[1].source.startswith("# One run\n")

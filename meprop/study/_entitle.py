@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def entitle(path: Path, title: str | None, place: str) -> None:
-    """Put `title` in place of the first heading, and the file's `place` in that of the draft's."""
+    """Put `title` in place of the first heading, and the file's `place` in that of the draft."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     if title is not None:
         first = next(cell for cell in notebook["cells"] if cell["cell_type"] == "markdown")
@@ -19,6 +19,10 @@ def entitle(path: Path, title: str | None, place: str) -> None:
         heading, newline, rest = text.partition("\n")
         if heading.startswith("# "):
             first["source"] = f"# {title}{newline}{rest}".splitlines(keepends=True)
+    # What papermill sets is folded where the defaults are.
+    for tags in (own := [cell["metadata"].get("tags", []) for cell in notebook["cells"]]):
+        if "injected-parameters" in tags and ["parameters", "hide-input"] in own:
+            tags[:] = ["injected-parameters", "hide-input"]
     notebook["metadata"]["papermill"]["output_path"] = place
     # As nbformat writes it.
     text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
