@@ -16,7 +16,7 @@ import torch
 
 from meprop import TopK, select
 from meprop.bench import __main__ as command
-from meprop.bench import figures, gradients, layers, running, selection, steps, table
+from meprop.bench import figures, gradients, layers, running, selection, split, steps, table
 from meprop.bench.cases import Case, Setup
 from meprop.bench.results import Results, Row, cores, cost_lines, rows_of
 from meprop.bench.statistics import fastest, fit_line, speedups, summarise
@@ -354,6 +354,36 @@ def test_networks_start_from_the_same_weights(batch_norm):
     assert all(changed)
 
 
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_step_in_stages_is_a_step(batch_norm):
+    """The same loss and the same update as of a whole step, stage by stage."""
+    whole = dict(steps._paper(batch_norm))["meprop"]
+    model = split.PaperCNN(batch_norm=batch_norm, rule=TopK(steps.RATIO))
+    staged = split.Staged(model, batch_norm)
+    for _ in range(2):
+        whole.step()
+        for name, part in staged.parts().items():
+            part()
+            if name == "forward loss":
+                assert len(staged.graphs) == 8
+    assert staged.graphs == [] and staged.gradient is None
+    for ours, theirs in zip(model.parameters(), whole.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_step_from_the_command_line(tmp_path, capsys):
+    options = ["--only", "split/PaperCNN/1", "--seconds", "0", "--output", str(tmp_path)]
+    status, shown = run(capsys, *options)
+    assert status == 0
+    rows = json.loads((tmp_path / "bench.json").read_text("utf-8"))["rows"]
+    assert [row["contender"] for row in rows] == ["dense", "exact", "meprop", "selection"]
+    parts = list(rows[0]["parts"])
+    assert len(parts) == 17 and parts[-1] == "update"
+    assert parts[6:10] == ["forward fc2", "forward loss", "backward loss", "backward fc2"]
+    assert list(rows[3]["parts"]) == ["selection conv1", "selection conv2"]
+    assert "Parts of a training step" in shown.out and (tmp_path / "split.png").exists()
+
+
 # Table and figures
 
 
@@ -376,6 +406,12 @@ def everything():
         row = replace(row, contender=name, parts=parts, time=wide)
         row = replace(row, speedup={"dense": factor, "stock": factor}, chose="2/2 sparse")
         rows.append(replace(row, gradient=None, density=None, ratio=None))
+    stages = ("conv1", "between1", "conv2", "between2", "fc1", "between3", "fc2", "loss")
+    times = {f"{way} {stage}": 123.45 for way in ("forward", "backward") for stage in stages}
+    for name in ("dense", "meprop", "selection"):
+        row = example_row(group="split", subject="PaperCNN-BN", case="split/PaperCNN-BN/1-thread")
+        parts = {"selection conv1": 12.3} if name == "selection" else times | {"update": 12.3}
+        rows.append(replace(row, contender=name, parts=parts))
     return rows + [replace(row, threads=2) for row in rows]
 
 
@@ -394,7 +430,7 @@ def test_table_fits_on_a_screen_and_has_everything():
 def test_figures_show_what_there_is(tmp_path):
     assert figures.save([], tmp_path) == []
     paths = figures.save(everything(), tmp_path / "new")
-    assert [path.name for path in paths] == ["layers.png", "cost.png", "steps.png"]
+    assert [path.name for path in paths] == ["layers.png", "cost.png", "steps.png", "split.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     few = [row for row in everything() if row.group == "selection"]
     assert figures.save(few, tmp_path) == []
@@ -542,7 +578,7 @@ def test_list_names_every_case_once(capsys):
     status, shown = run(capsys, "--list", "--threads", "1")
     names = shown.out.split()
     assert status == 0
-    assert len(set(names)) == len(names) == 4 * 2 * 6 + 2 * 2 * 3 + 3
+    assert len(set(names)) == len(names) == 4 * 2 * 6 + 2 * 2 * 3 + 3 + 2
     assert "layer/conv1/natural/0.5%/1-thread" in names and "step/resnet18/1-thread" in names
     _, shown = run(capsys, "--list", "--threads", "1", "--quick")
     assert set(shown.out.split()) < set(names)

@@ -10,6 +10,7 @@ What is compared, in one process, one after the other in a new order every round
 | selection | to know which entries are kept: `torch.topk`, `torch.kthvalue`, ours             |
 | step      | a whole training step: `stock` PyTorch as people write it, the best `dense` one, |
 |           | `masked`, ours at 5% (`meprop`) and without a rule (`exact`)                     |
+| split     | the same step of the paper's network, cut between its layers, each on its own    |
 
 What is counted. A layer's time runs from the gradient as autograd delivers it to the gradients as
 autograd expects them, by calling the node that the layer's forward pass has left in the graph:

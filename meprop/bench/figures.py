@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meprop.bench.results import LINE_RATIOS, Row, cost_lines
+from meprop.bench.results import LINE_RATIOS, Row, cost_lines, kinds
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from meprop.study.figures.style import Figure
 
 COLOURS = {"forward": 0, "backward": 1, "update": 2, "masked": 1, "sparse": 0}
+KINDS = {"conv": "convolutions", "between": "between them", "fc": "fully connected"}
 PARTS = ("forward", "backward", "update")
 STYLES = {"full": "-", "natural": "--"}
 
@@ -22,7 +23,9 @@ def save(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Draw what there is data for, at the lowest thread count that was measured."""
     if not rows:
         return []
-    import seaborn
+    import matplotlib.pyplot as plt
+
+    from meprop.study.figures.style import SHEETS
 
     folder.mkdir(parents=True, exist_ok=True)
     threads = min(row.threads for row in rows)
@@ -32,8 +35,9 @@ def save(rows: Sequence[Row], folder: Path) -> list[Path]:
         "layers": layers,
         "cost": cost,
         "steps": steps,
+        "split": split,
     }
-    with seaborn.axes_style("whitegrid"):
+    with plt.style.context(SHEETS):
         for name, draw in drawings.items():
             figure = draw(best)
             if figure is not None:
@@ -114,8 +118,48 @@ def steps(rows: list[Row]) -> Figure | None:
     return figure
 
 
+def split(rows: list[Row]) -> Figure | None:
+    """Where the time of a training step goes, as shares of the dense one."""
+    rows = [row for row in rows if row.group == "split"]
+    if not rows:
+        return None
+    figure, axes = _panels(rows, "Parts of a training step, as shares of the dense one")
+    for subject, axis in axes.items():
+        here = {row.contender: row for row in rows if row.subject == subject}
+        alone = 100 * kinds(here.pop("selection").parts)["conv selection"]
+        whole = sum(here["dense"].parts.values())
+        for y, row in enumerate(here.values()):
+            times, left = kinds(row.parts), 0.0
+            for name, label, look in _looks():
+                width = 100 * times[name] / whole
+                axis.barh(y, width, left=left, label=label if y == 0 else None, **look)
+                if name == "conv backward" and row.ratio is not None:
+                    look = {"facecolor": "none", "hatch": "////", "edgecolor": "white"}
+                    axis.barh(y, alone / whole, left=left, **look)
+                left += width
+            axis.text(left, y, f" {left:.0f}%", va="center")
+        axis.set_yticks(range(len(here)), list(here))
+        axis.invert_yaxis()
+        axis.margins(x=0.14)
+        axis.grid(visible=False, axis="y")
+        axis.set(xlabel="% of the dense step", title=subject)
+    _legend(figure, axis)
+    return figure
+
+
+def _looks() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The parts of a split step in the order of their bars: name, label, look."""
+    from meprop.study.figures.style import PALETTE
+
+    for direction, alpha in (("forward", 0.45), ("backward", 1.0)):
+        for number, (kind, label) in enumerate(KINDS.items()):
+            look = {"color": PALETTE[number], "alpha": alpha}
+            yield f"{kind} {direction}", f"{label}, {direction}", look
+    yield "update", "update (Adam)", {"color": "0.6"}
+
+
 def _panels(rows: list[Row], title: str) -> tuple[Figure, dict[str, Any]]:
-    from matplotlib.figure import Figure
+    from meprop.study.figures.style import Figure
 
     names = list(dict.fromkeys(row.subject for row in rows))
     columns = min(2, len(names))
@@ -155,6 +199,6 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _colour(name: str) -> Any:
-    import seaborn
+    from meprop.study.figures.style import PALETTE
 
-    return seaborn.color_palette("colorblind")[COLOURS[name]]
+    return PALETTE[COLOURS[name]]

@@ -32,7 +32,7 @@ class Row:
     """One contender of one case, in one memory format. Times are in milliseconds."""
 
     case: str  # such as layer/conv2/full/5%/1-thread
-    group: str  # layer, selection, step
+    group: str  # layer, selection, step, split
     subject: str  # conv1, conv2, wide, large; PaperCNN, PaperCNN-BN, resnet18
     shape: str
     gradient: str | None  # full, natural; None for a step
@@ -45,7 +45,7 @@ class Row:
     rounds: int
     first: float  # the first call, with compilation
     time: dict[str, float]  # median, q25, q75
-    parts: dict[str, float]  # medians; for a step forward, backward, update
+    parts: dict[str, float]  # medians; for a step forward, backward, update; a split has 17
     speedup: dict[str, dict[str, float]]  # by baseline (its best format): median, q25, q75
     same_format: dict[str, float] | None  # the same over the first baseline in this row's format
     behind: float | None = None  # auto: its time over that of the better contender, median
@@ -190,6 +190,21 @@ def cost_lines(rows: Sequence[Row]) -> list[CostLine]:
         in_ms = line.intercept * float(np.median(dense))
         lines.append(CostLine(subject, threads, *line, in_ms))
     return lines
+
+
+def kinds(parts: dict[str, float]) -> dict[str, float]:
+    """The parts of a split step by kind and direction: both convolutions together, and so on.
+
+    >>> kinds({"forward conv1": 1.0, "forward conv2": 2.0, "forward loss": 0.5, "update": 4.0})
+    {'conv forward': 3.0, 'between forward': 0.5, 'update': 4.0}
+    """
+    sums: dict[str, float] = {}
+    for name, time in parts.items():
+        direction, _, stage = name.partition(" ")
+        kind = "between" if stage == "loss" else stage.rstrip("123")
+        whole = f"{kind} {direction}" if stage else direction
+        sums[whole] = sums.get(whole, 0.0) + time
+    return sums
 
 
 def _on_line(ratio: float | None) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from meprop.bench import layers, selection, steps
+from meprop.bench import layers, selection, split, steps
 from meprop.bench.cases import Case, Setup
 from meprop.bench.results import Row, rows_of
 from meprop.bench.timing import measure
@@ -17,6 +17,7 @@ BUILD: dict[str, Callable[[Case], Setup]] = {
     "layer": layers.build,
     "selection": selection.build,
     "step": steps.build,
+    "split": split.build,
 }
 
 
@@ -25,7 +26,7 @@ def all_cases(threads: Sequence[int]) -> list[Case]:
     return [
         case
         for count in threads
-        for module in (layers, selection, steps)
+        for module in (layers, selection, steps, split)
         for case in module.cases(count)
     ]
 

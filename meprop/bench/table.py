@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meprop.bench.results import CostLine, Row, cost_lines
+from meprop.bench.results import CostLine, Row, cost_lines, kinds
 
 FORMAT = {"contiguous": "C", "channels_last": "L"}
 
@@ -25,6 +25,7 @@ def render(rows: Sequence[Row]) -> str:
             _lines([line for line in cost_lines(rows) if line.threads == threads], on),
             _selection([row for row in here if row.group == "selection"], on),
             _steps([row for row in here if row.group == "step"], on),
+            _split([row for row in here if row.group == "split"], on),
         ]
     sections.append(_notes(best))
     return "\n\n".join(section for section in sections if section) or "Nothing was measured."
@@ -107,6 +108,25 @@ def _steps(rows: list[Row], on: str) -> str:
     head = ["network", "contender", "ms", "fwd + bwd + update"]
     head += ["over dense", "over stock", "auto"]
     return _section(f"Whole training steps, {on}", head, lines)
+
+
+def _split(rows: list[Row], on: str) -> str:
+    names = [
+        f"{kind} {way}" for kind in ("conv", "between", "fc") for way in ("forward", "backward")
+    ]
+    lines = []
+    for row in rows:
+        if row.contender != "selection":
+            times = kinds(row.parts)
+            cells = [_number(times[name]) for name in (*names, "update")]
+            lines.append([row.subject, row.contender, *cells])
+    for row in rows:
+        if row.contender == "selection":
+            alone = _number(kinds(row.parts)["conv selection"])
+            lines.append([row.subject, "selection", "", alone, *[""] * 5])
+    short = [name.replace("forward", "fwd").replace("backward", "bwd") for name in names]
+    title = f"Parts of a training step in ms, {on}; selection is within conv bwd"
+    return _section(title, ["network", "contender", *short, "update"], lines)
 
 
 def _notes(rows: list[Row]) -> str:

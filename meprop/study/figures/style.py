@@ -49,6 +49,7 @@ COLOURS = {
     **dict(zip(("train", "dev", "test"), PALETTE, strict=False)),
     **dict(zip(LAYERS, (PALETTE[i] for i in (3, 9, 4, 7)), strict=True)),
 }
+SHEETS: list[str | dict[str, Any]] = ["seaborn-v0_8-whitegrid", STYLE]
 
 
 class Figure(matplotlib_figure.Figure):
@@ -67,7 +68,7 @@ class Figure(matplotlib_figure.Figure):
 
 def set_style() -> None:
     """Use the book's style for all figures from here on."""
-    plt.style.use(["seaborn-v0_8-whitegrid", STYLE])
+    plt.style.use(SHEETS)
     if (shell := get_ipython()) is not None:
         shell.display_formatter.formatters["image/png"].for_type(Figure, Figure.small_png)
 
