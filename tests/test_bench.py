@@ -372,10 +372,12 @@ def test_a_step_in_stages_is_a_step(batch_norm):
 
 
 def test_parts_of_a_step_from_the_command_line(tmp_path, capsys):
-    options = ["--only", "split/PaperCNN/1", "--seconds", "0", "--output", str(tmp_path)]
-    status, shown = run(capsys, *options)
-    assert status == 0
-    rows = json.loads((tmp_path / "bench.json").read_text("utf-8"))["rows"]
+    options = ["--only", "split/PaperCNN/1", "--seconds", "0", "--cpu", "--threads", "1"]
+    status, shown = run(capsys, *options, "--output", str(tmp_path))
+    assert status == 0 and "noisy" not in shown.err
+    content = json.loads((tmp_path / "bench.json").read_text("utf-8"))
+    assert content["settings"]["clock"] == "cpu"
+    rows = content["rows"]
     assert [row["contender"] for row in rows] == ["dense", "exact", "meprop", "selection"]
     parts = list(rows[0]["parts"])
     assert len(parts) == 17 and parts[-1] == "update"
@@ -453,6 +455,7 @@ def test_a_small_run_from_the_command_line(tmp_path, capsys):
     assert (content["schema"], content["finished"]) == (1, True)
     assert content["settings"] == {
         "seconds": 0.01, "least": 3, "only": pattern, "quick": True, "threads": [1],
+        "clock": "wall",
     }  # fmt: skip
     rows = content["rows"]
     assert all(set(row) == {field.name for field in fields(Row)} for row in rows)
@@ -495,7 +498,7 @@ def stand_in(monkeypatch, stop_at, error):
     """Cases that take no time, until one of them ends in an error."""
     done = []
 
-    def run(case, seconds, least):
+    def run(case, seconds, least, clock):
         if len(done) == stop_at:
             raise error
         done.append(case)
@@ -562,6 +565,7 @@ def test_interrupted_before_anything_was_measured(tmp_path, capsys, monkeypatch)
         (["--seconds", "nan"], "'nan'"),
         (["--only", "conv7"], "'conv7'"),
         (["--fast"], "--fast"),
+        (["--cpu", "--threads", str(cores()), "1"], "add --threads 1"),
     ],
 )
 def test_a_wrong_option_ends_in_one_sentence(options, words, capsys):

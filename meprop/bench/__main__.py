@@ -33,10 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
+    if options.cpu and threads != [1]:
+        parser.error("--cpu: the time of one thread is counted; add --threads 1")
     seconds = options.seconds if options.seconds is not None else (0.2 if options.quick else 3.0)
     settings = {"seconds": seconds, "least": 3 if options.quick else 7, "only": options.only}
-    results = Results(settings | {"quick": options.quick, "threads": threads})
-    _warn_if_busy(results.load["start"])
+    settings |= {
+        "quick": options.quick,
+        "threads": threads,
+        "clock": "cpu" if options.cpu else "wall",
+    }
+    results = Results(settings)
+    if not options.cpu:
+        _warn_if_busy(results.load["start"])
     try:
         _measure(cases, results)
     except KeyboardInterrupt:
@@ -59,6 +67,9 @@ def _arguments() -> argparse.ArgumentParser:
         "--threads", type=_threads, nargs="+", metavar="N", help="thread counts (default: 1 2)"
     )
     parser.add_argument("--seconds", type=_seconds, help="time for each case (default: 3)")
+    parser.add_argument(
+        "--cpu", action="store_true", help="processor time, for a busy machine; one thread only"
+    )
     parser.add_argument(
         "--output", type=Path, default=Path("_build/bench"), help="folder (default: %(default)s)"
     )
@@ -85,7 +96,7 @@ def _warn_if_busy(load: float | None) -> None:
     if load is not None and load > BUSY:
         print(
             f"The load average is {load:.1f} before we begin: if other programs are running, "
-            "ratios will be noisy.",
+            "ratios will be noisy; --cpu --threads 1 is not disturbed.",
             file=sys.stderr,
         )
 
@@ -99,7 +110,9 @@ def _measure(cases: Sequence, results: Results) -> None:
     with tqdm(cases, unit="case", dynamic_ncols=True, disable=None) as bar:
         for case in bar:
             bar.set_description(case.name)
-            results.rows += running.run(case, settings["seconds"], settings["least"])
+            results.rows += running.run(
+                case, settings["seconds"], settings["least"], settings["clock"]
+            )
 
 
 def _report(results: Results, folder: Path) -> bool:
