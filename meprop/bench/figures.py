@@ -142,6 +142,7 @@ def split(rows: list[Row]) -> Figure | None:
         axis.invert_yaxis()
         axis.margins(x=0.14)
         axis.grid(visible=False, axis="y")
+        axis.set_axisbelow(True)
         axis.set(xlabel="% of the dense step", title=subject)
     _legend(figure, axis)
     return figure
