@@ -91,7 +91,7 @@ def test_runs_have_a_row_a_record(results):
     assert len(rows) == 2
     assert rows[0][1:6] == ["paper", "1", "5", "0.6", "yes"]
     assert "99.25" in rows[0] and "(../results/paper/table3-k05-d06-s1.json)" in rows[0][-1]
-    assert rows[1][6] == "train size 5000, scope mixed"
+    assert rows[1][6] == "scope mixed"
     # Only the first seed's notebook is part of the repository.
     assert rows[0][0] == "| table3-k05-d06"
 

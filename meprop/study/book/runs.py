@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT, Run, load
@@ -18,6 +21,7 @@ def runs_table() -> str:
     suites = [suite for suite in load().suites.values() if suite.committed]
     for suite in suites:
         results = gather(suite.name)
+        usual = _usual([run.config for run in suite.runs])
         for run in results.runs:
             if (record := results.records.get(run.id)) is None:
                 continue
@@ -30,7 +34,7 @@ def runs_table() -> str:
                     "100" if config.ratio is None else f"{100 * config.ratio:.4g}",
                     f"{config.decay:g}",
                     "yes" if config.batch_norm else "no",
-                    _others(config),
+                    _others(config, usual),
                     _number(record.best_epoch, "d"),
                     _number(record.dev_accuracy, ".2f"),
                     _number(record.test_accuracy, ".2f"),
@@ -58,14 +62,21 @@ def _linked(run: Run) -> str:
     return run.name
 
 
-def _others(config: Config) -> str:
-    """What else differs from the defaults."""
+def _usual(configs: Sequence[Config]) -> dict[str, Any]:
+    """For each field, the value that most runs of a suite have."""
+    names = [field.name for field in fields(Config) if field.name not in _ELSEWHERE]
+    counts = {name: Counter(getattr(config, name) for config in configs) for name in names}
+    return {name: count.most_common(1)[0][0] for name, count in counts.items()}
+
+
+def _others(config: Config, usual: Mapping[str, Any]) -> str:
+    """What else sets a run apart from most of its suite."""
     words = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name not in _ELSEWHERE and value != field.default:
-            shown = "+".join(value) if isinstance(value, tuple) else value
-            words.append(f"{field.name} {shown}".replace("_", " "))
+    for name, value in usual.items():
+        own = getattr(config, name)
+        if own != value:
+            shown = "+".join(own) if isinstance(own, tuple) else own
+            words.append(f"{name} {shown}".replace("_", " "))
     return ", ".join(words)
 
 
