@@ -274,6 +274,26 @@ def test_cost_claims_follow_the_benchmark():
     assert outcome("backward-as-forward", found) == outcome("saves-training", found) == NOT_TESTED
 
 
+def test_the_parts_of_a_backward_pass():
+    found = Evidence()
+    assert found.backward_parts is not None, "they are measured"
+    parts = {"forward conv1": 50.0, "backward conv1": 3.0, "backward fc1": 5.0, "update": 70.0}
+    parts |= {"backward between1": 1.0, "backward loss": 1.0}
+    row = {"group": "split", "subject": "PaperCNN", "contender": "dense", "best": True}
+    found = Evidence()
+    found.__dict__["bench"] = [row | {"parts": parts}]
+    assert found.backward_parts == {"products": 8.0, "elementwise": 1.0, "loss": 1.0}
+    assert JUDGES["products-dominate"](found).numbers == "They take 80% of the backward pass."
+    assert outcome("elementwise-cheap", found) == SUPPORTED
+    found = Evidence()
+    found.__dict__["bench"] = [row | {"parts": parts | {"backward between1": 20.0}}]
+    assert outcome("products-dominate", found) == NOT_SUPPORTED
+    assert outcome("elementwise-cheap", found) == NOT_SUPPORTED
+    found = Evidence()
+    found.__dict__["bench"] = []
+    assert outcome("products-dominate", found) == outcome("elementwise-cheap", found) == NOT_TESTED
+
+
 def test_a_forward_pass_is_what_it_was():
     assert outcome("saves-inference", Evidence()) == NOT_SUPPORTED
 
