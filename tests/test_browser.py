@@ -112,6 +112,7 @@ def open_page(browser, address, viewport=DESK, scheme="light"):
     """A page in a browser of its own, without a network, and its log."""
     context = browser.new_context(viewport=viewport, color_scheme=scheme)
     context.set_offline(True)
+    context.set_default_timeout(120_000)  # a busy machine is no failure
     page, log = context.new_page(), Log()
     page.on("console", lambda m: log.errors.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: log.errors.append(str(error)))

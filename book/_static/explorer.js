@@ -108,7 +108,7 @@
       grid.style.setProperty("--maps", maps);
       grid.replaceChildren(element("span", { class: "explorer-head" }, "map"));
       layer.maps.forEach((map) =>
-        grid.append(element("span", { class: "explorer-head" }, `${map + 1}`)));
+        grid.append(element("span", { class: "explorer-head" }, `${map}`)));
       for (let b = 0; b < samples; b++) {
         const digit = element("canvas", {
           width: 28, height: 28, role: "img", class: "explorer-digit",
@@ -119,7 +119,7 @@
         for (let c = 0; c < maps; c++)
           grid.append(element("canvas", {
             width, height, role: "img",
-            "aria-label": `gradient of image ${b + 1} at map ${layer.maps[c] + 1}`,
+            "aria-label": `gradient of image ${b + 1} at map ${layer.maps[c]}`,
           }));
       }
       grid.append(element("span", { class: "explorer-head" }, "kept"));
