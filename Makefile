@@ -28,6 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+quick := notebooks/07-quick.ipynb
+
 .PHONY: book
 book: .venv/made-from ## Build the book: _build/html/index.html
 	$(bin)/python -m meprop run quick
@@ -35,6 +37,9 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	rm -rf _build/source _build/html _build/.doctrees
 	mkdir -p _build/source
 	cp -R _config.yml CHANGELOG.md book notebooks $(wildcard results) _build/source
+	@# This page compares the reader's own machine, so it is the one that is executed here.
+	$(if $(wildcard $(quick)),PATH="$(CURDIR)/$(bin):$$PATH" $(bin)/python -m papermill $(quick) \
+		_build/source/$(quick) --no-progress-bar --log-level WARNING -k python3)
 	cd _build/source && $(CURDIR)/$(bin)/jupyter-book build . --toc book/_toc.yml \
 		--path-output ../.. -W -n --keep-going
 	@echo "The book is ready: _build/html/index.html"
