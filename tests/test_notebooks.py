@@ -39,14 +39,19 @@ OTHERWISE = {
     "05-speed": {"quick": False},
     "06-claims": {"margin": 0.2, "alpha": 0.1},
     "07-quick": {"dataset": "mnist"},
-    "08-your-model": {"ratio": 0.1},
+    "08-your-model": {"model": "own", "ratio": 0.1},
     "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
 }
 WRONG = {
     "01-method": ({"ratio": 5}, "ratio must be a number in (0, 1], got 5; did you mean 0.05?"),
     "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
     "04-ablations": ({"study": "foo"}, "study must be "),
+    "05-speed": ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
     "06-claims": ({"margin": 0}, "margin must be a number in (0, 5], got 0"),
+    "08-your-model": (
+        {"model": "resnet81"},
+        "model must be resnet18, own or package.module:factory, got 'resnet81'",
+    ),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }
 
