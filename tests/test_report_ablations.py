@@ -345,6 +345,8 @@ def test_the_chosen_sets_in_words(counted):
     assert "| with BN | conv2 | 0 | 90.0 | 0.0 | less than 1 | 50.0 |" in text
     assert "conv1 without BN 45% (without a memory 90%)" in text
     assert "in 4 of 4 cases; the set turns over more slowly in 4 of 4" in text
+    assert "the least here is 45%." in text
+    assert "chooses at conv1 without BN, 50% have a gradient at that step" in text
 
 
 def test_the_chosen_sets_drawn(counted):
