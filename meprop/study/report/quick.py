@@ -22,7 +22,7 @@ from meprop.study.report.wording import NONE
 
 SUITE = "quick"
 REFERENCE = Path("results/quick")
-# The same suite on the machine of the reference, with the instructions of a CPU of 2008:
+# The same suite on the machine of the reference, torch kept to the instructions of 2008:
 # ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 python -m meprop run quick
 PLAIN = Path("results/quick-plain")
 # Relative, of the mean loss of the first epoch: rounding differs between processors, and sixty
@@ -227,10 +227,10 @@ def expected(rows: Sequence[Row], images: int) -> str:
     differences = sorted(abs(row.difference) for row in both)
     image = 100 / images
     return (
-        f"To see how much, the suite was trained on the machine of the reference again with the "
-        f"instructions of a processor of 2008. {sum(_same(row) for row in both)} of {len(both)} "
-        f"runs then came out the same to the last bit. The mean loss of the first epoch moved by "
-        f"{losses:.1g} of its value at most. Test accuracies moved by "
+        f"To see how much, the suite was trained on the machine of the reference again, with torch "
+        f"kept to the instructions of a processor of 2008. {sum(_same(row) for row in both)} of "
+        f"{len(both)} runs then came out the same to the last bit. The mean loss of the first "
+        f"epoch moved by {losses:.1%} at most. Test accuracies moved by "
         f"{differences[len(differences) // 2]:.2f} points in the median and {differences[-1]:.2f} "
         f"at most; one of the {images} test images is {image:.2f} points. Expect the same of "
         "another machine."
