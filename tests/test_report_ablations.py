@@ -191,7 +191,7 @@ def test_nothing_is_said_without_records():
     ablation = example("ratio", seeds=())
     assert "no answer yet" in ablations.in_words(ablation)
     assert ablations.gaps(ablation) == ablations.gradients(ablation) == "No run is done yet."
-    assert ablations.noise(ablation) == ""
+    assert ablations.noise(ablation) == "No run is done yet."
     assert "0 of 80 declared runs are done" in ablations.about(ablation)
     assert ablations.fewest_in_words(ablation) == "There are no two ratios yet."
     assert ablations.scores(ablation).count("| 0 |") == 16

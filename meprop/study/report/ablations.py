@@ -282,7 +282,7 @@ _LAYERS = {layer: f"{below} above BN" for layer, below in _BELOW.items()}
 def noise(ablation: Ablation) -> str:
     """What chance in the choice of the test images does to an accuracy and to a difference."""
     if not ablation.done:
-        return ""
+        return "No run is done yet."
     images = paper()["data"]["test"]
     mean = fmean(row.test.mean for row in ablation.done)
     text = (
