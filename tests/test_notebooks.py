@@ -44,6 +44,7 @@ OTHERWISE = {
 }
 WRONG = {
     "01-method": ({"ratio": 5}, "ratio must be a number in (0, 1], got 5; did you mean 0.05?"),
+    "02-sparsity": ({"activation": "tanh"}, "activation must be relu or sigmoid, got 'tanh'"),
     "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
     "04-ablations": ({"study": "foo"}, "study must be "),
     "05-speed": ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
