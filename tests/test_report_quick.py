@@ -14,6 +14,7 @@ from meprop.study.report import quick
 from meprop.study.report.quick import Row, compare
 
 RUNS = load().suites["quick"].runs
+OTHER = {"seconds": 10.0, "data": "x", "code": "other"}
 
 
 def record(run, **changes):
@@ -104,6 +105,9 @@ def test_the_same(rows):
     text = quick.in_words(rows)
     assert text.startswith("Of 14 runs, 14 came out the same to the last bit, and in 14 the mean")
     assert "Training took 140 s in all here and 140 s for the reference" in text
+    assert "other code" not in text
+    rows[0] = replace(rows[0], here=replace(rows[0].here, provenance=OTHER))
+    assert quick.in_words(rows).endswith("The reference was made by other code, see below.")
     assert "14 of the 14 runs" in quick.about("digits", rows)
     assert quick.losses_and_times(rows).count("| yes |") == 14
 

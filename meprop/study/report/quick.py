@@ -198,6 +198,8 @@ def in_words(rows: Sequence[Row]) -> str:
     same = sum(_same(row) for row in both)
     agreeing = sum(row.agrees for row in both)
     largest = max(both, key=lambda row: abs(row.difference))
+    codes = {r.provenance.get("code") for row in both for r in (row.here, row.reference) if r}
+    other = " The reference was made by other code, see below." if len(codes) > 1 else ""
     here = sum(seconds(row.here) for row in both)
     there = sum(seconds(row.reference) for row in both)
     return (
@@ -206,7 +208,7 @@ def in_words(rows: Sequence[Row]) -> str:
         f"{max(row.loss_difference for row in both):.2g}). Test accuracies differ by at most "
         f"{abs(largest.difference):.2f} points ({largest.label}). Training took {here:.0f} s in "
         f"all here and {there:.0f} s for the reference: times of machines with other things to "
-        "do, not a benchmark."
+        f"do, not a benchmark.{other}"
     )
 
 
