@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from meprop.study.book.tables import table
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT, Run, load
 from meprop.study.report.results import gather
@@ -50,8 +51,8 @@ def runs_table() -> str:
         *("run", "suite", "seed", "kept (%)", "decay", "BN", "otherwise", "best epoch"),
         *("dev (%)", "test (%)", "minutes", "record"),
     )
-    lines = [_cells(heads), _cells(["---"] * len(heads)), *map(_cells, rows)]
-    return "\n".join([f"{said}\n", ":::{div} runs-table\n", *lines, "", ":::"])
+    listed = table("runs", "All records.", heads, rows)
+    return f"{said}\n\n::::{{div}} runs-table\n{listed}\n::::"
 
 
 def _linked(run: Run) -> str:
@@ -82,7 +83,3 @@ def _others(config: Config, usual: Mapping[str, Any]) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
-
-
-def _cells(cells: object) -> str:
-    return f"| {' | '.join(cells)} |"  # type: ignore[arg-type]

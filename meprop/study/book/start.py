@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from meprop.study.book.tables import table
 from meprop.study.experiments import ROOT, load
 from meprop.study.report import headline
 from meprop.study.report.claims import Judged, ledger
@@ -73,9 +74,9 @@ def _slug(verdict: str) -> str:
 
 def studies_list() -> str:
     """The studies of the ablation suite, each linked to its page where there is one (MyST)."""
-    lines = []
+    rows = []
     for study in load().studies.values():
         page = f"notebooks/pages/ablation-{study.name}.ipynb"
         name = f"[{study.name}](../{page})" if (ROOT / page).is_file() else f"`{study.name}`"
-        lines.append(f"| {name} | {study.about} | {len(study.runs)} |")
-    return "\n".join(["| study | question | settings |", "| --- | --- | --- |", *lines])
+        rows.append((name, study.about, str(len(study.runs))))
+    return table("studies", "The studies.", ("study", "question", "settings"), rows)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from importlib.metadata import version
 from statistics import median
 from typing import Any
 
 import meprop
+from meprop.study.book.tables import table
 from meprop.study.experiments import ROOT, load
 from meprop.study.provenance import provenance
 from meprop.study.report.results import gather
@@ -31,7 +32,7 @@ def versions() -> str:
     rows = [("commit", commit), ("meprop", meprop.__version__)]
     rows += [("Python", platform.python_version())]
     rows += [(package, version(package)) for package in PACKAGES]
-    return _table(("", "built with"), rows)
+    return table("versions", "Versions of the environment.", ("", "built with"), rows)
 
 
 def hardware() -> str:
@@ -49,7 +50,7 @@ def hardware() -> str:
         return "No record is committed yet."
     rows = [(*key, str(found[key]), duration(seconds[key])) for key in found]
     heads = ("CPU", "cores", "torch", "Python", "commit", "runs", "time of a core")
-    return _table(heads, rows)
+    return table("hardware", "Where the records come from.", heads, rows)
 
 
 def suites() -> str:
@@ -62,7 +63,7 @@ def suites() -> str:
         done = len(results.records)
         diverged = sum(record.status != "finished" for record in results.records.values())
         rows.append((suite.name, suite.about, f"{done} of {len(results.runs)}", str(diverged)))
-    return _table(("suite", "what", "done", "diverged"), rows)
+    return table("suites", "Runs that are done.", ("suite", "what", "done", "diverged"), rows)
 
 
 def costs() -> str:
@@ -81,7 +82,7 @@ def costs() -> str:
     if not rows:
         return "No record is there yet to tell."
     heads = ("suite", "what", "runs", "a run, median", "all, on one core", "measured on")
-    return _table(heads, rows)
+    return table("costs", "Time of the suites.", heads, rows)
 
 
 def notebooks() -> str:
@@ -92,7 +93,8 @@ def notebooks() -> str:
         started, seconds = executed(json.loads(path.read_text(encoding="utf-8")))
         rows.append((f"`{path.relative_to(folder).with_suffix('')}`", started, f"{seconds:.1f} s"))
     runs = list(folder.glob("runs/*/*.ipynb"))
-    text = _table(("notebook", "executed (UTC)", "took"), rows)
+    heads = ("notebook", "executed (UTC)", "took")
+    text = table("notebooks", "When the notebooks were executed.", heads, rows)
     return f"{text}\n\nBeside them stand {len(runs)} notebooks of single runs."
 
 
@@ -114,9 +116,3 @@ def _records() -> Iterator[tuple[str, Any]]:
     for suite in load().suites.values():
         if suite.committed:
             yield from gather(suite.name).records.items()
-
-
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [tuple(heads)]
-    lines += [("---",) * len(lines[0]), *map(tuple, rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
