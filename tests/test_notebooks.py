@@ -193,7 +193,7 @@ def texts(notebook):
 @pytest.fixture
 def checkout(tmp_path):
     """A copy of what a table's page needs, to break."""
-    for name in ("meprop", "results", "benchmarks", "tests/nbval.cfg"):
+    for name in ("meprop", "results", "benchmarks", "measurements", "tests/nbval.cfg"):
         source, target = ROOT / name, tmp_path / name
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))

@@ -52,7 +52,7 @@ def test_seeds_that_are_committed_stand_beside_the_one_asked_for():
     assert all(curve.points[-1]["step"] == 100 for curve in found.values())
     assert densities.origin(found) == (
         "The first 100 training steps on MNIST, seeds 0, 1 and 2: the committed curves in "
-        "`results/sparsity`."
+        "`measurements/sparsity`."
     )
     alone = densities.curves("digits", "relu", False, 1, steps=1)
     assert list(alone) == [1]

@@ -64,7 +64,7 @@ def origin(found: Mapping[int, Curve]) -> str:
     last = max(each.points[-1]["step"] for each in found.values())
     name = {"mnist": "MNIST", "digits": "the embedded digits"}[config.dataset]
     seeds = f"seed{'s' if len(found) > 1 else ''} {_listed(found)}"
-    kept = "the committed curves in `results/sparsity`" if known else "measured just now"
+    kept = "the committed curves in `measurements/sparsity`" if known else "measured just now"
     return f"The first {last:,} training steps on {name}, {seeds}: {kept}."
 
 

@@ -2,7 +2,7 @@
 
     python -m meprop.study.report.sparsity
 
-measures what is missing of the committed curves in results/sparsity/ (MNIST).
+measures what is missing of the committed curves in measurements/sparsity/ (MNIST).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from meprop.study.report.probe import Probe
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FOLDER = ROOT / "results" / "sparsity"
+FOLDER = ROOT / "measurements" / "sparsity"
 LAYERS = {"conv1": "bn1", "conv2": "bn2", "fc1": "bn3"}  # each with what lies right above it
 STEPS = 2_000  # of the committed curves; the records of whole runs go on from there
 SEEDS = (0, 1, 2)
@@ -193,7 +193,7 @@ def selection(grad: Tensor, ratio: float | None = None) -> dict[str, float]:
 
 
 def committed() -> Iterator[Config]:
-    """The configurations whose curves are kept in results/sparsity/."""
+    """The configurations whose curves are kept in measurements/sparsity/."""
     for batch_norm, seed, activation in product((False, True), SEEDS, ("relu", "sigmoid")):
         yield configuration("mnist", activation, batch_norm, seed)
 

@@ -1,6 +1,6 @@
 """How many distinct entries a selection ever chooses, and how fast the chosen set turns over.
 
-`python -m meprop.study.report.turnover` measures it on MNIST and writes results/turnover.csv,
+`python -m meprop.study.report.turnover` measures it on MNIST and writes measurements/turnover.csv,
 which the page on the decay shows: minutes, and the records of `train` do not hold it.
 """
 
@@ -30,7 +30,7 @@ from meprop.study.seeding import batches
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FILE = "results/turnover.csv"
+FILE = "measurements/turnover.csv"
 STEPS = 500
 # When the entries chosen so far are counted.
 COUNTED = (1, 2, 5, 10, 20, 50, 100, 200, 500)
