@@ -38,8 +38,8 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	mkdir -p _build/source
 	cp -R _config.yml CHANGELOG.md book notebooks $(wildcard results) _build/source
 	@# This page compares the reader's own machine, so it is the one that is executed here.
-	$(if $(wildcard $(quick)),PATH="$(CURDIR)/$(bin):$$PATH" $(bin)/python -m papermill $(quick) \
-		_build/source/$(quick) --no-progress-bar --log-level WARNING -k python3)
+	PATH="$(CURDIR)/$(bin):$$PATH" $(bin)/python -m papermill $(quick) _build/source/$(quick) \
+		--no-progress-bar -k python3 > _build/quick.log 2>&1 || { cat _build/quick.log >&2; exit 1; }
 	cd _build/source && $(CURDIR)/$(bin)/jupyter-book build . --toc book/_toc.yml \
 		--path-output ../.. -W -n --keep-going
 	@echo "The book is ready: _build/html/index.html"
