@@ -283,6 +283,17 @@ def test_definitions_open_on_focus(site, browser):
     page.context.close()
 
 
+def test_definitions_fit_on_a_phone(site, browser):
+    page, _ = open_page(browser, (site / "book/reading.html").as_uri(), PHONE)
+    terms = page.query_selector_all(".term")
+    assert len(terms) > 2
+    for term in terms:
+        term.focus()
+        assert term.query_selector(".term-meaning").is_visible()
+        assert not page.evaluate(WIDER)
+    page.context.close()
+
+
 def test_runs_sort_and_filter(site, browser):
     page, _ = open_page(browser, (site / "book/runs.html").as_uri())
     rows = ".runs-table tbody tr:visible"
