@@ -106,7 +106,8 @@ def decay_fixes(evidence: Evidence, key: str) -> Verdict:
         + ", ".join(f"{ever[name, decay]:.0f}% with {decay:g}" for decay in (0, 0.6, high))
         for name in ("conv1", "conv2")
     )
-    return Verdict(outcome, f"Ever chosen over {turnover.STEPS} steps, {words}.")
+    numbers = f"Ever chosen over {turnover.STEPS} steps, {words}."
+    return Verdict(outcome, numbers, lacking="between the two lines of the rule")
 
 
 @judge("conv-weights-dense")

@@ -17,13 +17,15 @@ VERDICTS = (SUPPORTED, NOT_SUPPORTED, UNDECIDED, NOT_TESTED)
 class Verdict:
     """What came out of a rule, the numbers, and for `undecided` how many more seeds would do.
 
-    differences: the intervals of test accuracies that decided, by what they compare.
+    differences: the intervals of test accuracies that decided, by what they compare. lacking: what
+    an open one lacks, if nobody can say how many seeds.
     """
 
     outcome: str
     numbers: str
     more_seeds: int | None = None
     differences: dict[str, Interval] = field(default_factory=dict)
+    lacking: str = "more seeds needed"
 
     @property
     def words(self) -> str:
@@ -31,7 +33,7 @@ class Verdict:
         if self.outcome != UNDECIDED:
             return self.outcome
         if self.more_seeds is None:
-            return f"{UNDECIDED} (more seeds needed)"
+            return f"{UNDECIDED} ({self.lacking})"
         plural = "s" if self.more_seeds > 1 else ""
         return f"{UNDECIDED} ({self.more_seeds} more seed{plural} would decide)"
 
