@@ -90,11 +90,12 @@ def test_runs_have_a_row_a_record(results):
     table = runs.runs_table()
     rows = [line.split(" | ") for line in table.splitlines() if "[JSON]" in line]
     assert len(rows) == 2
-    assert rows[0][1:6] == ["paper", "1", "5", "0.6", "yes"]
-    assert "99.25" in rows[0] and "(../results/paper/table3-k05-d06-s1.json)" in rows[0][-1]
-    assert rows[1][6] == "scope mixed"
+    assert rows[0][1:4] == ["paper", "1", "99.25"]
+    assert rows[0][6:10] == ["5", "0.6", "yes", ""]
+    assert "(../results/paper/table3-k05-d06-s1.json)" in rows[0][-1]
+    assert rows[1][9] == "scope mixed"
     # Only the first seed's notebook is part of the repository.
-    assert rows[0][0] == "| table3-k05-d06"
+    assert rows[0][0] == "| [table3-k05-d06](../results/paper/table3-k05-d06-s1.json)"
 
 
 def test_effect_is_paired_by_seed(results):

@@ -32,13 +32,13 @@ def runs_table() -> str:
                     _linked(run),
                     suite.name,
                     str(run.seed),
+                    _number(record.test_accuracy, ".2f"),
+                    _number(record.dev_accuracy, ".2f"),
+                    _number(record.best_epoch, "d"),
                     "100" if config.ratio is None else f"{100 * config.ratio:.4g}",
                     f"{config.decay:g}",
                     "yes" if config.batch_norm else "no",
                     _others(config, usual),
-                    _number(record.best_epoch, "d"),
-                    _number(record.dev_accuracy, ".2f"),
-                    _number(record.test_accuracy, ".2f"),
                     f"{record.provenance['seconds'] / 60:.0f}",
                     f"[JSON](../{run.record.as_posix()})",
                 )
@@ -48,19 +48,17 @@ def runs_table() -> str:
     if not rows:
         return f"{said} `make reproduce` trains them."
     heads = (
-        *("run", "suite", "seed", "kept (%)", "decay", "BN", "otherwise", "best epoch"),
-        *("dev (%)", "test (%)", "minutes", "record"),
+        *("run", "suite", "seed", "test (%)", "dev (%)", "best epoch", "kept (%)", "decay"),
+        *("BN", "otherwise", "minutes", "record"),
     )
     listed = table("runs", "All records.", heads, rows)
     return f"{said}\n\n::::{{div}} runs-table\n{listed}\n::::"
 
 
 def _linked(run: Run) -> str:
-    """The name, linked to the notebook of this configuration where there is one."""
-    shown = run.notebook if run.seed == 0 else None
-    if shown is not None and (ROOT / shown).is_file():
-        return f"[{run.name}](../{shown.as_posix()})"
-    return run.name
+    """The name, linked to the notebook of this run where there is one, else to its record."""
+    shown = run.notebook.is_relative_to("notebooks") and (ROOT / run.notebook).is_file()
+    return f"[{run.name}](../{(run.notebook if shown else run.record).as_posix()})"
 
 
 def _usual(configs: Sequence[Config]) -> dict[str, Any]:
