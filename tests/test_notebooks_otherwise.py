@@ -1,0 +1,44 @@
+"""Every notebook executed with other parameters than its own: another result comes of it."""
+
+import nbformat
+import pytest
+
+from meprop.study.experiments import ROOT
+from meprop.study.pages import FOLDER, Page, execute
+
+# For each notebook, what it is executed with to see that its parameters do something.
+OTHERWISE = {
+    "01-method": {"ratio": 0.1, "decay": 0.3, "scope": "sample"},
+    "02-sparsity": {
+        "activation": "sigmoid",
+        "steps": 20,
+        "seed": 1,
+        "dataset": "digits",
+        "batch_norm": True,
+    },
+    "03-tables": {"table": 3},
+    "04-ablations": {"study": "scope"},
+    "05-speed": {"quick": False},
+    "06-claims": {"margin": 0.2, "alpha": 0.1},
+    "07-quick": {"dataset": "mnist"},
+    "08-your-model": {"model": "own", "ratio": 0.1},
+    "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
+}
+
+
+def test_every_notebook_is_here():
+    assert set(OTHERWISE) == {path.stem for path in (ROOT / FOLDER).glob("*.ipynb")}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_other_parameters_give_another_result(name, tmp_path):
+    path, target = FOLDER / f"{name}.ipynb", tmp_path / "other.ipynb"
+    execute(Page(path, path, OTHERWISE[name]), target)
+    assert texts(target) != texts(ROOT / path)
+
+
+def texts(path):
+    """What a reader sees of the outputs, as text."""
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    data = [output.get("data", {}) for cell in cells for output in cell.outputs]
+    return [each.get("text/markdown") or each.get("text/plain") for each in data]
