@@ -58,7 +58,8 @@ test: .venv/made-from ## Check style and types, then run the tests
 	$(bin)/ruff check meprop tests
 	$(bin)/ruff format --check meprop tests
 	$(bin)/mypy
-	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope $(ARGS)
+	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
+		--no-loadscope-reorder $(ARGS)
 
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's
