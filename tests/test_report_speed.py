@@ -23,7 +23,7 @@ def test_of_a_case_the_last_file_counts(rows):
     assert [row.contender for row in steps] == [
         "stock", "dense", "dense", "masked", "exact", "meprop"
     ]  # fmt: skip
-    longer = {row["case"]: row["rounds"] for row in speed._files()[-1]["rows"]}
+    longer = {row["case"]: row["rounds"] for row in speed.files()[-1]["rows"]}
     assert {row.rounds for row in steps} == {longer["step/PaperCNN/1-thread"]}
     counting = speed.counting(rows)
     assert len({(row.case, row.contender) for row in counting}) == len(counting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.claims import Judged
@@ -29,11 +30,12 @@ def scoreboard(judged: Sequence[Judged]) -> Figure:
         axis.barh(0, count, left=left, color=VERDICT_COLOURS[name], edgecolor="white", linewidth=2)
         colour = "black" if name == NOT_TESTED else "white"
         axis.text(left + count / 2, 0, f"{count}", ha="center", va="center", color=colour, size=15)
-        axis.text(left + count / 2, -0.62, name, ha="center", va="top", size=10)
         left += count
     axis.set_xlim(0, left)
-    axis.set_ylim(-1.1, 0.45)
     axis.set_axis_off()
+    # A narrow part has no room for its name.
+    handles = [Patch(color=VERDICT_COLOURS[name], label=name) for name in tally(judged)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

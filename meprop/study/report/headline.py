@@ -8,17 +8,14 @@ committed measurement of speed; what is not there yet is said to be missing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from meprop.study.experiments import ROOT
+from meprop.bench.results import Row
 from meprop.study.record import Record
 from meprop.study.report.results import gather
+from meprop.study.report.speed import committed, counting, files
 from meprop.study.report.statistics import Interval, paired
-
-SPEED = ROOT / "benchmarks"
 
 
 @dataclass(frozen=True)
@@ -80,18 +77,18 @@ def signed(value: float) -> str:
 
 
 def _backward() -> Answer:
-    row = _speed("layers", "layer/conv2/full/5%/1-thread", "sparse")
+    row = _speed("layer/conv2/full/5%/1-thread", "sparse")
     times = _median(row, "dense")
     return Answer(
         "Is the backward pass cheaper?",
         f"{times:.1f} times as fast",
         f"as PyTorch's dense backward pass: conv2 at 5%, one thread, selection included, on "
-        f"{row['cpu']}.",
+        f"{files()[-1]['provenance']['cpu']}.",
     )
 
 
 def _step() -> Answer:
-    row = _speed("steps", "step/PaperCNN/", "meprop")
+    row = _speed("step/PaperCNN/", "meprop")
     return Answer(
         "And a whole training step?",
         f"{_median(row, 'dense'):.2f} times as fast",
@@ -99,22 +96,18 @@ def _step() -> Answer:
     )
 
 
-def _speed(folder: str, case: str, contender: str) -> dict[str, Any]:
-    """The best row of a case in the committed measurement, with its machine."""
-    content = json.loads((SPEED / folder / "bench.json").read_text(encoding="utf-8"))
+def _speed(case: str, contender: str) -> Row:
+    """The row of a case that counts, in the committed measurement."""
     (row,) = (
         row
-        for row in content["rows"]
-        if row["case"].startswith(case)
-        and row["threads"] == 1
-        and row["contender"] == contender
-        and row["best"]
+        for row in counting(committed())
+        if row.case.startswith(case) and row.contender == contender
     )
-    return row | {"cpu": content["provenance"]["cpu"]}
+    return row
 
 
-def _median(row: Mapping[str, Any], over: str) -> float:
-    return float(row["speedup"][over]["median"])
+def _median(row: Row, over: str) -> float:
+    return row.speedup[over]["median"]
 
 
 def markdown() -> str:

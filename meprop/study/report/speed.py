@@ -27,7 +27,7 @@ MORE = ("layer/conv?/*/1%/1-", "layer/conv?/*/5%/1-", "layer/conv?/*/100%/1-", "
 def committed() -> list[Row]:
     """The rows of every `benchmarks/*/bench.json`; of a case, the last file's."""
     cases: dict[str, list[Row]] = {}
-    for content in _files():
+    for content in files():
         rows = [Row(**row) for row in content["rows"]]
         cases |= {name: [row for row in rows if row.case == name] for name in _cases(rows)}
     return [row for rows in cases.values() for row in rows]
@@ -35,7 +35,7 @@ def committed() -> list[Row]:
 
 def origin() -> str:
     """The machine and the versions of the committed benchmark, in a sentence."""
-    made = _files()[-1]["provenance"]
+    made = files()[-1]["provenance"]
     return (
         f"Measured on one core of {made['cpu']} ({made['platform']}), torch {made['torch']}, "
         f"Numba {made['numba']}, {made['date'][:10]}."
@@ -247,6 +247,7 @@ def _cases(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row.case for row in rows))
 
 
-def _files() -> list[dict[str, Any]]:
+def files() -> list[dict[str, Any]]:
+    """Every `benchmarks/*/bench.json`, in the order in which a later one counts."""
     paths = sorted((ROOT / "benchmarks").glob("*/bench.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
-from meprop.study.experiments import ROOT
 from meprop.study.record import Record
-from meprop.study.report import paper
+from meprop.study.report import paper, speed
 from meprop.study.report.results import Results, gather
 from meprop.study.report.sparsity import Curve, committed, path_of
 from meprop.study.report.statistics import Interval, binomial_noise, paired
@@ -68,12 +66,7 @@ class Evidence:
     @cached_property
     def bench(self) -> list[dict[str, Any]]:
         """The rows of the committed benchmark on one thread; of a case, the last file's."""
-        cases: dict[str, list[dict[str, Any]]] = {}
-        for content in _benchmarks():
-            own = [row for row in content["rows"] if row["threads"] == 1]
-            names = dict.fromkeys(row["case"] for row in own)
-            cases |= {name: [row for row in own if row["case"] == name] for name in names}
-        return [row for rows in cases.values() for row in rows]
+        return [vars(row) for row in speed.committed() if row.threads == 1]
 
     @cached_property
     def backward_parts(self) -> dict[str, float] | None:
@@ -96,13 +89,8 @@ class Evidence:
     @cached_property
     def cost_lines(self) -> list[dict[str, Any]]:
         """For each benchmarked convolution, its time against the ratio as a straight line."""
-        every = [line for content in _benchmarks() for line in content["lines"]]
+        every = [line for content in speed.files() for line in content["lines"]]
         return [line for line in every if line["threads"] == 1]
-
-
-def _benchmarks() -> list[dict[str, Any]]:
-    files = sorted((ROOT / "benchmarks").glob("*/bench.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def test(record: Record) -> float:
