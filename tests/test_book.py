@@ -10,6 +10,7 @@ import pytest
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
+from PIL import Image
 
 from meprop.study import Config, train
 from meprop.study.book import (
@@ -25,6 +26,7 @@ from meprop.study.book import (
     status,
 )  # fmt: skip
 from meprop.study.book.docstrings import to_rst
+from meprop.study.book.finishing import sized
 from meprop.study.book.idea import RATIO, STEPS, gradient, idea
 from meprop.study.experiments import load
 from meprop.study.report import headline
@@ -230,6 +232,16 @@ def test_finishing_keeps_mathjax_where_there_are_formulas():
     formula = '<span class="math notranslate">x</span>'
     assert finishing.finish(scripts + formula) == scripts + formula
     assert finishing.finish(scripts) == ""
+
+
+def test_figures_get_their_size(tmp_path):
+    Image.new("1", (900, 300)).save(tmp_path / "a.png")
+    Image.new("1", (300, 300)).save(tmp_path / "b.png")
+    page = '<p><img alt="a" src="a.png" /><img src="b.png"><img src="c.svg"></p>'
+    expected = page.replace('"a.png"', '"a.png" width="900" height="300" class="wide"')
+    expected = expected.replace('"b.png"', '"b.png" width="300" height="300"')
+    assert sized(page, tmp_path) == expected
+    assert sized(expected, tmp_path) == expected
 
 
 def test_pages_without_a_description_are_described_by_their_first_words():

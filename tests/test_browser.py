@@ -131,6 +131,7 @@ class Visit:
     log: Log
     untypeset: int
     without_alt: list[str]
+    unnumbered: list[str]
     links: list[str]
     ids: set[str]
     wider_than_phone: list[str]
@@ -141,6 +142,8 @@ LOOK = """() => ({
         (it) => !it.querySelector("mjx-container")).length,
     withoutAlt: [...document.querySelectorAll("img")].filter(
         (it) => !it.alt && it.getAttribute("role") !== "presentation").map((it) => it.src),
+    unnumbered: [...document.querySelectorAll("article table, article figure:not(.idea)")].filter(
+        (it) => !it.querySelector(".caption-number")).map((it) => it.textContent.slice(0, 80)),
     links: [...document.querySelectorAll("a[href]")].map((it) => it.href),
     ids: [...document.querySelectorAll("[id]")].map((it) => it.id),
 })"""
@@ -164,7 +167,8 @@ def visits(site, browser):
             wider = page.evaluate(WIDER)
             page.context.close()
             links, ids = seen["links"], set(seen["ids"])
-            self[name] = Visit(log, seen["untypeset"], seen["withoutAlt"], links, ids, wider)
+            found = [seen[what] for what in ("untypeset", "withoutAlt", "unnumbered")]
+            self[name] = Visit(log, *found, links, ids, wider)
             return self[name]
 
     return Visits()
@@ -191,6 +195,11 @@ def test_formulas_are_typeset(visits, name):
 @pytest.mark.parametrize("name", PAGES)
 def test_images_have_a_text(visits, name):
     assert not visits[name].without_alt
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_figures_and_tables_are_numbered(visits, name):
+    assert not visits[name].unnumbered
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -294,6 +303,21 @@ def test_definitions_fit_on_a_phone(site, browser):
         term.focus()
         assert term.query_selector(".term-meaning").is_visible()
         assert not page.evaluate(WIDER)
+    page.context.close()
+
+
+def test_wide_figures_stay_legible_on_a_phone(site, browser):
+    page, _ = open_page(browser, (site / f"{METHOD}.html").as_uri(), PHONE)
+    box = page.locator("figure:has(> img.wide)").first
+    assert box.locator("img").bounding_box()["width"] > 600
+    box.focus()
+    page.keyboard.press("ArrowRight")
+    box_id = box.get_attribute("id")
+    page.wait_for_function("id => document.getElementById(id).scrollLeft > 0", arg=box_id)
+    page.set_viewport_size(DESK)
+    page.wait_for_function(
+        "id => !document.getElementById(id).hasAttribute('tabindex')", arg=box_id
+    )
     page.context.close()
 
 

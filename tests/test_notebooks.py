@@ -125,6 +125,17 @@ def test_size_and_alternative_texts(path):
             assert cell.metadata["mystnb"]["figure"]["caption"]
 
 
+@pytest.mark.parametrize("path", PAGES)
+def test_tables_have_captions(path):
+    for cell in code(read(path)):
+        shown = "".join(output.get("data", {}).get("text/markdown", "") for output in cell.outputs)
+        tables = re.findall(r"^\|[ :|-]*--[ :|-]*\|$", shown, re.MULTILINE)
+        captions = cell.metadata.get("meprop", {}).get("tables", [])
+        # Where there are no records yet, there is a sentence in place of a table.
+        assert len(tables) <= len(captions)
+        assert all(each["caption"].endswith(".") for each in captions)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_parameter_ends_in_one_sentence(name):
     values, sentence = WRONG[name]

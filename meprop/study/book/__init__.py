@@ -7,7 +7,8 @@
 
 and gets the Markdown that the function of that name in `PIECES` returns, so that links, tables and
 formulas in it are checked as any others. `meprop.study.book.definitions` explains the few terms
-where they first occur on a page; `meprop.study.book.docstrings` reads ours for the API page.
+where they first occur on a page; `meprop.study.book.docstrings` reads ours for the API page;
+`meprop.study.book.captions` numbers the tables in notebooks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config as SphinxConfig
 from sphinx.util.docutils import SphinxDirective
 
-from meprop.study.book import definitions, docstrings, finishing, meta
+from meprop.study.book import captions, definitions, docstrings, finishing, meta
 from meprop.study.book.citing import cite_box
 from meprop.study.book.context import later_work
 from meprop.study.book.effects import effect
@@ -91,6 +92,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("generated", Generated)
     app.connect("config-inited", repository_buttons)
     app.add_role("paper", paper_role)
+    captions.setup(app)
     definitions.setup(app)
     docstrings.setup(app)
     finishing.setup(app)

@@ -1,4 +1,4 @@
-"""The last touches on built pages: less to load, and names for all.
+"""The last touches on built pages: less to load, names for all, and room for figures.
 
 FontAwesome comes twice, as fonts and as a script of 1.5 MB that draws the same icons, and its fonts
 are preloaded in a way that a page opened from a file is not allowed to. Thebe, which connects a
@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from PIL import Image
 from sphinx.application import Sphinx
 
 _SURPLUS = re.compile(
@@ -44,6 +45,26 @@ def finish(page: str) -> str:
     return page if 'class="math' in page else _MATHJAX.sub("", page)
 
 
+_IMAGE = re.compile(r'<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)"')
+_WIDE = 640  # pixels; squeezed to the width of a phone, letters would be too small to read
+
+
+def sized(page: str, folder: Path) -> str:
+    """A page of `folder` that knows how large its figures are, before they are loaded.
+
+    So nothing moves when they arrive. Where the screen is narrow, book.css lets a reader move along
+    the `wide` ones.
+    """
+
+    def with_size(found: re.Match[str]) -> str:
+        with Image.open(folder / found[1]) as image:
+            width, height = image.size
+        kind = ' class="wide"' if width > _WIDE else ""
+        return f'{found[0]} width="{width}" height="{height}"{kind}'
+
+    return _IMAGE.sub(with_size, page)
+
+
 _ICON = re.compile(r'(?:\.fa-[\w-]+:{1,2}before,?)+\{content:"[^"]*"\}')
 _ICON_NAME = re.compile(r"\bfa-[\w-]+")
 
@@ -69,7 +90,7 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     for path in out.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
         icons.update(_ICON_NAME.findall(page))
-        if (changed := finish(page)) != page:
+        if (changed := sized(finish(page), path.parent)) != page:
             path.write_text(changed, encoding="utf-8")
     for unused in (*out.glob("_static/vendor/fontawesome/*/js/*"), *out.glob("_static/*thebe*")):
         unused.unlink()
