@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from meprop.study.experiments import ROOT, load
-from meprop.study.report.headline import over_seeds, scores, signed
-from meprop.study.report.results import gather
+from meprop.study.report.headline import over_seeds
+from meprop.study.report.results import gather, tests
 from meprop.study.report.statistics import paired
+from meprop.study.report.wording import points
 
 
 def effect(study: str, ours: str, *others: str) -> str:
     """A sentence a reading: its difference in test accuracy to ours, paired by seed (MyST)."""
     declared = load().studies[study]
     results = gather(declared.suite, (ours, *others))
-    reference = scores(results.of(ours))
+    reference = tests(results.of(ours))
     lines = []
     for other in others:
-        found = paired(scores(results.of(other)), reference)
+        found = paired(tests(results.of(other)), reference)
         if not found.n:
             lines.append(f"`{other}`: not trained yet.")
             continue
         lines.append(
-            f"`{other}`: {signed(found.mean)} points of test accuracy, {over_seeds(found)}."
+            f"`{other}`: {points(found.mean)} points of test accuracy, {over_seeds(found)}."
         )
     page = f"notebooks/pages/ablation-{study}.ipynb"
     where = f" ([{study} study](../{page}))" if (ROOT / page).is_file() else ""

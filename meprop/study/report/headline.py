@@ -8,14 +8,13 @@ committed measurement of speed; what is not there yet is said to be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meprop.bench.results import Row
-from meprop.study.record import Record
-from meprop.study.report.results import gather
+from meprop.study.report.results import gather, tests
 from meprop.study.report.speed import committed, counting, files
 from meprop.study.report.statistics import Interval, paired
+from meprop.study.report.wording import points
 
 
 @dataclass(frozen=True)
@@ -41,39 +40,20 @@ def _accuracy(table: int, about: str) -> Answer:
     """The 5% row with the paper's decay against the baseline, paired by seed."""
     names = f"table{table}-baseline", f"table{table}-k05-d06"
     results = gather("paper", names)
-    baseline, ours = (scores(results.of(name)) for name in names)
+    baseline, ours = (tests(results.of(name)) for name in names)
     question = f"Do 5% of the gradients suffice, {about}?"
     found = paired(ours, baseline)
     if not found.n:
         return Answer(question, "not trained yet", f"Table {table} needs its records first.")
     sentence = f"difference in test accuracy to the baseline, {over_seeds(found)}"
-    return Answer(question, f"{signed(found.mean)} points", f"{sentence}.")
-
-
-def scores(records: Mapping[int, Record]) -> dict[int, float]:
-    """Test accuracy by seed, of the runs that have one."""
-    return {
-        seed: record.test_accuracy
-        for seed, record in records.items()
-        if record.test_accuracy is not None
-    }
+    return Answer(question, f"{points(found.mean)} points", f"{sentence}.")
 
 
 def over_seeds(found: Interval) -> str:
     """How well a mean is known, in words."""
     if not found.known:
         return "one seed, so no more than a description"
-    return f"95% interval {signed(found.low)} to {signed(found.high)}, {found.n} seeds"
-
-
-def signed(value: float) -> str:
-    """A difference in points, with its sign.
-
-    >>> signed(-0.051)
-    '-0.05'
-    """
-    text = f"{value:+.2f}"
-    return "0.00" if text in ("+0.00", "-0.00") else text
+    return f"95% interval {points(found.low)} to {points(found.high)}, {found.n} seeds"
 
 
 def _backward() -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,15 @@ def gather(suite: str, names: Iterable[str] | None = None) -> Results:
     runs = [run for run in load().suites[suite].runs if wanted is None or run.name in wanted]
     records = {run.id: record for run in runs if (record := find(run)[0]) is not None}
     return Results(tuple(runs), records)
+
+
+def tests(records: Mapping[int, Record]) -> dict[int, float]:
+    """Test accuracy by seed, of the runs that have one."""
+    return {
+        seed: record.test_accuracy
+        for seed, record in records.items()
+        if record.test_accuracy is not None
+    }
 
 
 def _best(record: Record) -> dict[str, Any]:

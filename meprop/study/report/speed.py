@@ -48,10 +48,10 @@ def counting(rows: Iterable[Row], threads: int = 1) -> list[Row]:
 
 
 def measure(quick: bool) -> list[Row]:
-    """A few cases on this machine: about a second of measuring, or ten."""
+    """A few cases on this machine, in seconds; or more of them, for longer."""
     from meprop.bench.running import all_cases, chosen, run
 
-    seconds, least = (0.1, 3) if quick else (0.5, 7)
+    seconds, least = (0.1, 3) if quick else (0.2, 5)
     names: dict[str, Any] = {}
     for pattern in QUICK if quick else (*QUICK, *MORE):
         names |= {case.name: case for case in chosen(all_cases([1]), pattern, quick=False)}

@@ -11,7 +11,7 @@ from meprop.study.config import Config
 from meprop.study.experiments import load
 from meprop.study.record import Record
 from meprop.study.report import paper
-from meprop.study.report.results import Results, gather
+from meprop.study.report.results import Results, gather, tests
 from meprop.study.report.statistics import (
     LEVEL,
     Discordant,
@@ -101,11 +101,6 @@ def label(config: Config) -> str:
     if config.ratio is None:
         return "baseline"
     return f"{100 * config.ratio:g}%, decay {config.decay:g}"
-
-
-def tests(records: dict[int, Record]) -> dict[int, float]:
-    """Test accuracy by seed."""
-    return {seed: _number(record.test_accuracy) for seed, record in records.items()}
 
 
 def best(compared: Sequence[Compared], level: float = LEVEL) -> Compared | None:

@@ -21,6 +21,16 @@ def signed(found: Interval) -> str:
     return NONE if math.isnan(found.mean) else f"{found.mean:+.2f}{bounds}"
 
 
+def points(value: float) -> str:
+    """A difference in points, with its sign.
+
+    >>> points(-0.051), points(0.001)
+    ('-0.05', '0.00')
+    """
+    text = f"{value:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text
+
+
 def probability(p: float) -> str:
     """A probability with three decimals.
 
