@@ -16,6 +16,7 @@ from meprop.study.record import Record
 from meprop.study.report import ablations, turnover
 from meprop.study.report.ablations import examine
 from meprop.study.report.results import Results
+from meprop.study.report.statistics import holm
 
 EXPERIMENTS = load()
 
@@ -154,7 +155,7 @@ def test_probabilities_are_adjusted_within_the_study():
     ablation = example("scope", seeds=range(5), test=lambda run: 97 + (hash_of(run) % 7) / 10)
     raw = [row.difference.p for row in ablation.compared]
     assert len(raw) == 3
-    assert [row.p for row in ablation.compared] == ablations.holm(raw)
+    assert [row.p for row in ablation.compared] == holm(raw)
 
 
 def hash_of(run):
@@ -358,7 +359,9 @@ def test_the_chosen_sets_drawn(counted):
 def test_a_study_without_a_reference_still_has_a_page(monkeypatch):
     """Somebody may declare one; nothing may fail."""
     study = Study("ablation", "new", "Why?", ("ratio",), ("ratio-k05", "ratio-k10"))
-    monkeypatch.setattr(ablations, "load", lambda: type("E", (), {"studies": {"new": study}})())
+    monkeypatch.setattr(
+        ablations.study, "load", lambda: type("E", (), {"studies": {"new": study}})()
+    )
     ablation = examine("new", results(study, (0, 1)))
     assert ablation.compared == []
     assert "no answer yet" in ablations.in_words(ablation)

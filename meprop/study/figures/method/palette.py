@@ -1,0 +1,13 @@
+"""The Method page's colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meprop.study.figures.style import PALETTE
+from meprop.study.report.method import SCOPES
+
+KEPT: Any = PALETTE[0]
+LOST, GREY = "0.78", "0.35"
+DIVERGING = "RdBu_r"
+SCOPE_COLOURS = dict(zip(SCOPES, (PALETTE[i] for i in (0, 1, 2, 4)), strict=True))

@@ -1,0 +1,18 @@
+"""The ablation studies: what was run, the tables, and what the answer is."""
+
+from meprop.study.report.ablations.answering import fewest_in_words, gaps_in_words, in_words
+from meprop.study.report.ablations.showing import about, coverage, gaps, gradients, noise, scores
+from meprop.study.report.ablations.study import (
+    GAPS,
+    SUITE,
+    Ablation,
+    Row,
+    examine,
+    number,
+    studies,
+)
+
+__all__ = [
+    "GAPS", "SUITE", "Ablation", "Row", "about", "coverage", "examine", "fewest_in_words", "gaps",
+    "gaps_in_words", "gradients", "in_words", "noise", "number", "scores", "studies",
+]  # fmt: skip
