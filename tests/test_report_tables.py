@@ -55,6 +55,16 @@ def test_one_seed_is_described_and_never_judged():
     assert found.only_first > 0 and found.only_second > 0
 
 
+def test_a_single_setting_is_named():
+    results = some(2)
+    wanted = {"table2-baseline": 0, "table2-k05-d0": 0, "table2-k05-d06": 1}
+    keep = {run.id for run in results.runs if wanted.get(run.name) == run.seed}
+    found = {name: record for name, record in results.records.items() if name in keep}
+    # The third shares no seed with the baseline.
+    words = tables.in_words(tables.compare(2, Results(results.runs, found)))
+    assert "One setting is trained, 5%, decay 0:" in words and "nan" not in words
+
+
 def test_differences_are_paired_and_adjusted_over_the_six():
     results = some(5)
     compared = tables.compare(2, results)

@@ -181,16 +181,19 @@ def noise(compared: Sequence[Compared]) -> float:
 
 def in_words(compared: Sequence[Compared]) -> str:
     """What the table shows, as far as the seeds go; with one seed there is no verdict."""
-    baseline, rest = compared[0], [row for row in compared[1:] if row.paper and row.records]
-    if not baseline.records or not rest:
+    baseline, rest = compared[0], [row for row in compared[1:] if row.paper and row.difference.n]
+    if not rest:
         return "The baseline and at least one setting are needed for a comparison: not yet trained."
     most = max(row.difference.n for row in rest)
     above = [row for row in rest if row.difference.mean > 0]
+    ends = sorted(row.difference.mean for row in rest)
     words = [
         f"Of the {len(rest)} settings that are trained, {len(above)} have a higher test accuracy "
-        f"than the baseline ({baseline.test.mean:.2f}%), by "
-        f"{min(row.difference.mean for row in rest):+.2f} to "
-        f"{max(row.difference.mean for row in rest):+.2f} points."
+        f"than the baseline ({baseline.test.mean:.2f}%); the differences are {ends[0]:+.2f} to "
+        f"{ends[-1]:+.2f} points."
+        if len(rest) > 1
+        else f"One setting is trained, {rest[0].label}: its test accuracy is "
+        f"{rest[0].test.mean:.2f}%, the baseline's {baseline.test.mean:.2f}%."
     ]
     if most < 2:
         words.append(
@@ -222,8 +225,8 @@ def gaps_in_words(compared: Sequence[Compared]) -> str:
         ]
         words.append(
             f"Between {first} and {second} the baseline has a gap of "
-            f"{baseline.gap(first, second).mean:.2f} points; {len(rest) - len(wider)} of "
-            f"{len(rest)} settings have a smaller one, {len(wider)} a larger one."
+            f"{baseline.gap(first, second).mean:.2f} points; of the settings that are trained, "
+            f"{len(rest) - len(wider)} of {len(rest)} have a smaller one."
         )
     theirs = [row.paper.dev - row.paper.test for row in compared if row.paper]
     words.append(

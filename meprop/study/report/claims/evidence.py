@@ -49,13 +49,15 @@ class Evidence:
     @cached_property
     def noise(self) -> str:
         """What the choice of the test images alone does to an accuracy, as a sentence."""
-        every = [*self.paper.records.values(), *self.ablation.records.values()]
-        tests = [test(record) for record in every if record.test_accuracy is not None]
-        if not tests:
-            return ""
-        images = paper.paper()["data"]["test"]
-        half = binomial_noise(fmean(tests), images, self.level)
-        return f"Binomial noise of one accuracy on {images:,} images: ±{half:.2f}."
+        images, halves = paper.paper()["data"]["test"], []
+        suites = {"at the paper's scale": self.paper, "in the ablations": self.ablation}
+        for where, suite in suites.items():
+            scored = [each for each in suite.records.values() if each.test_accuracy is not None]
+            if scored:
+                half = binomial_noise(fmean(map(test, scored)), images, self.level)
+                halves.append(f"±{half:.2f} {where}")
+        said = f"Binomial noise of one accuracy on {images:,} images: {', '.join(halves)}."
+        return said if halves else ""
 
     @cached_property
     def curves(self) -> list[Curve]:
