@@ -52,7 +52,7 @@ def runs_table() -> str:
         *("BN", "otherwise", "minutes", "record"),
     )
     listed = table("runs", "All records.", heads, rows)
-    return f"{said}\n\n::::{{div}} runs-table full-width\n{listed}\n::::"
+    return f"{said}\n\n::::{{div}} runs-table\n{listed}\n::::"
 
 
 def _linked(run: Run) -> str:
