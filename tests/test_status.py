@@ -26,7 +26,7 @@ def record_of(run: Run, dev: float, seconds: float = 0.0) -> Record:
         config=run.config,
         status="finished",
         stopped=None,
-        history=[],
+        history=[{"seconds": seconds / 30}] * 30,
         best_epoch=1,
         dev_accuracy=dev,
         test_accuracy=dev - 1,
@@ -70,6 +70,21 @@ def test_scores_and_time_left(folder, capsys):
         "table2-baseline-s1",
     ]
     assert table["table3-k10-d06"] == ["1", "0", "0", "1", "-", "-", "-"]
+
+
+def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, capsys):
+    plain, norm = (load().pick(["paper"], [f"table{n}-baseline"], [0])[0] for n in (2, 3))
+    short = load().pick(["ablation"], ["ratio-k05"], [0])[0]
+    paused = record_of(plain, 99.0, seconds=3600)
+    paused.history[7] = {"seconds": 50_000.0}
+    paused.save(folder / plain.record)
+    record_of(norm, 99.0, seconds=7200).save(folder / norm.record)
+    record_of(short, 98.0, seconds=600).save(folder / short.record)
+    shown = {row[0]: " ".join(row[8:]) for row in lines(capsys)}
+    # 23 runs of an hour, 23 of two, on two cores.
+    assert shown["paper"] == "1 d 10 h on 2 cores"
+    # 199 runs of ten minutes, those with 1,000 images in place of 5,000 (15 of them) of two.
+    assert shown["ablation"] == "15 h 35 min on 2 cores"
 
 
 def test_a_run_under_way(folder, capsys):

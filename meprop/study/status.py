@@ -7,7 +7,7 @@ import fcntl
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 
 from meprop.study import checkpoint as checkpoints
 from meprop.study.experiments import Run, load
@@ -114,16 +114,24 @@ def time_left(states: list[State], every: list[State]) -> str:
 
 
 def _seconds_per_image(run: Run, every: list[State]) -> float | None:
-    """The mean over the runs most like this one."""
-    alike: list[list[float]] = [[], [], []]
+    """The median over the runs most like this one."""
+    alike: list[list[float]] = [[], [], [], []]
     for state in every:
         if state.record is None or state.record.status != "finished":
             continue
-        same_data = state.run.config.dataset == run.config.dataset
-        same_network = state.run.config.batch_norm == run.config.batch_norm
-        rate = state.record.provenance["seconds"] / state.run.cost
-        alike[0 if same_data and same_network else 1 if same_data else 2].append(rate)
-    return next((fmean(rates) for rates in alike if rates), None)
+        config = state.run.config
+        same_data = config.dataset == run.config.dataset
+        # In another suite an epoch's evaluation weighs more or less beside its training.
+        same_suite = same_data and state.run.suite == run.suite
+        same_network = config.batch_norm == run.config.batch_norm
+        rank = 0 if same_suite and same_network else 1 if same_suite else 2 if same_data else 3
+        alike[rank].append(usual_seconds(state.record) / state.run.cost)
+    return next((median(rates) for rates in alike if rates), None)
+
+
+def usual_seconds(record: Record) -> float:
+    """What a run takes if all of its epochs take as long as the median one: no pause counts."""
+    return len(record.history) * median(epoch["seconds"] for epoch in record.history)
 
 
 def duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from meprop.study.book.tables import table
 from meprop.study.experiments import ROOT, load
 from meprop.study.provenance import provenance
 from meprop.study.report.results import gather
-from meprop.study.status import duration
+from meprop.study.status import duration, usual_seconds
 
 PACKAGES = (
     *("torch", "torchvision", "numpy", "numba", "scipy", "pandas", "scikit-learn"),
@@ -73,7 +73,9 @@ def costs() -> str:
         times: dict[str, list[float]] = {}
         results = gather(suite.name)
         for record in results.records.values():
-            times.setdefault(record.provenance["cpu"], []).append(record.provenance["seconds"])
+            if record.status != "finished":
+                continue
+            times.setdefault(record.provenance["cpu"], []).append(usual_seconds(record))
         for cpu, seconds in times.items():
             middle = median(seconds)
             whole = duration(middle * len(results.runs))
