@@ -45,7 +45,10 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	@echo "The book is ready: _build/html/index.html"
 
 .PHONY: reproduce
-reproduce: .venv/made-from ## Train what is missing of Tables 2 and 3 and the ablations: hours, resumable
+reproduce: .venv/made-from ## Train what is missing at the scale of the paper: hours, resumable (ONLY= SEEDS= PROFILE=)
+	@# A misspelt name would be ignored, and everything trained.
+	$(foreach name,SEED seed seeds only profile,$(if $(findstring command,$(origin $(name))),$(error \
+		make reproduce: no $(name)=; there are ONLY=, SEEDS= and PROFILE=)))
 	$(bin)/python -m meprop run paper ablation $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(PROFILE),--profile '$(PROFILE)') $(ARGS)
 

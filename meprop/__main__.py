@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help=about, description=about, allow_abbrev=False)
     run.add_argument("suites", nargs="+", metavar="SUITE")
     run.add_argument("--only", nargs="*", metavar="NAME", help="these configurations")
-    run.add_argument("--seeds", nargs="*", metavar="N", type=int, help="these seeds")
+    run.add_argument("--seeds", nargs="*", metavar="N", type=_seed, help="these seeds: 0 1")
     run.add_argument("--cores", type=int, help="so many runs at a time (default: all cores)")
     run.add_argument("--profile", help="a folder of profiles/, for a cluster")
     run.add_argument("--dry-run", action="store_true", help="say what would be trained")
@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     # Only now, so that help and mistakes wait for no more than torch.
+    from meprop.study._download import DataError
     from meprop.study.experiments import ExperimentsError
 
     try:
@@ -52,11 +53,17 @@ def main(arguments: list[str] | None = None) -> int:
 
         only = " ".join(given.only or ()).split()  # make passes several names as one
         return go(given.suites, only, given.seeds, given.cores, given.profile, given.dry_run)
-    except ExperimentsError as error:
+    except (DataError, ExperimentsError) as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"seeds are numbers with blanks between, got {text!r}")
+    return int(text)
 
 
 def _one_sentence(message: str) -> NoReturn:

@@ -31,7 +31,7 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-if ! command -v slurmctld munged >/dev/null; then
+if ! { command -v slurmctld && command -v munged; } >/dev/null; then
     echo "Installing slurm-wlm and munge"
     # The packages must not start daemons by themselves: those would be nobody's to stop.
     [[ -e /usr/sbin/policy-rc.d ]] || policy=/usr/sbin/policy-rc.d

@@ -1,3 +1,4 @@
+import copy
 import json
 import pickle
 import re
@@ -99,6 +100,13 @@ def test_spellings_of_one_configuration_are_equal():
 def test_unknown_keys(key, hint):
     with pytest.raises(ValueError, match=re.escape(f"Config: unknown key {key!r}; {hint}")):
         Config.from_dict({key: 1})
+
+
+def test_an_unknown_keyword_gets_the_nearest_too():
+    with pytest.raises(ValueError, match=re.escape("unknown key 'ratoi'; did you mean 'ratio'?")):
+        Config(ratoi=0.05)
+    config = Config(ratio=0.05)
+    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
 @pytest.mark.parametrize(

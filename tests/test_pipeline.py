@@ -21,8 +21,8 @@ import yaml
 from filelock import FileLock
 
 from meprop.__main__ import main
+from meprop.study import DataError, pipeline
 from meprop.study import checkpoint as checkpoints
-from meprop.study import pipeline
 from meprop.study.config import Config
 from meprop.study.experiments import load
 from meprop.study.record import Record
@@ -171,8 +171,9 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
         os.utime(path, (moment := times.randrange(10**9, 2 * 10**9), moment))
     code, output = clone.meprop("run", "small", "--dry-run")
     assert (code, output) == (0, "Nothing to train: all 2 runs of small are done.\n")
-    code, output = clone.run(sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "rules")
+    code, output = clone.run(sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1")
     assert code == 0, output
+    assert "long/plain-s1.json" in output, "what is missing is listed"
     assert "results/small" not in output
 
     # Another configuration under the same name is another run.
@@ -181,8 +182,8 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
     code, output = clone.meprop("run", "small", "--dry-run")
     assert code == 0
     assert output.splitlines() == [
-        "To be trained again: results/small/sparse-s0.json: of another configuration than the "
-        "declared one",
+        "Does not count, so it is trained again: results/small/sparse-s0.json: of another "
+        "configuration than the declared one",
         "1 of 2 runs of small to train.",
         "  small/sparse-s0",
     ]
@@ -277,6 +278,7 @@ def test_a_wrong_parameter_ends_in_a_sentence(checkout):
             "profiles: no profile 'slrm'; did you mean 'slurm'?",
         ),
         (("run", "quick", "--cores", "0"), "run: cores must be at least 1, got 0"),
+        (("notebooks", "--cores", "0"), "notebooks: cores must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_name_gets_the_nearest(arguments, sentence, capsys):
@@ -289,7 +291,10 @@ def test_a_wrong_name_gets_the_nearest(arguments, sentence, capsys):
     [
         (["statsu"], "no command 'statsu'; did you mean 'status'?"),
         (["run"], "the following arguments are required: SUITE"),
-        (["run", "quick", "--seeds", "one"], "argument --seeds: invalid int value: 'one'"),
+        (
+            ["run", "quick", "--seeds", "0,1"],
+            "argument --seeds: seeds are numbers with blanks between, got '0,1'",
+        ),
         (["status", "--all"], "unrecognized arguments: --all"),
     ],
 )
@@ -298,6 +303,41 @@ def test_wrong_arguments_get_a_sentence(arguments, sentence, capsys):
         main(arguments)
     assert exit.value.code == 2
     assert capsys.readouterr().err == f"python -m meprop: {sentence}\n"
+
+
+def made(*arguments):
+    """What make would do, or why it does not."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    return done.stdout.replace("\\\n", " ") + done.stderr
+
+
+def test_what_make_trains():
+    assert "meprop run quick\n" in made("book") and "run paper" not in made("book")
+    picked = made("reproduce", "ONLY=table2-* table3-baseline", "SEEDS=0 1", "PROFILE=slurm")
+    command = "run paper ablation --only 'table2-* table3-baseline' --seeds 0 1 --profile 'slurm'"
+    assert command in " ".join(picked.split())
+    assert "no SEED=; there are ONLY=, SEEDS= and PROFILE=" in made("reproduce", "SEED=0")
+
+
+def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):
+    def unreachable(name):
+        raise DataError(f"{name}: not there\n  tried this\n  and that")
+
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    shutil.copy(ROOT / "experiments.yml", tmp_path)
+    monkeypatch.setattr(pipeline, "load_data", unreachable)
+    assert main(["run", "paper"]) == 2
+    assert capsys.readouterr().err == "mnist: not there\n  tried this\n  and that\n"
+    assert not (tmp_path / "_build/logs").exists()
+
+
+def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
+    run, record, path = one_run
+    replace(record, status="diverged", stopped={"epoch": 2, "step": 5}).save(path)
+    assert pipeline._sum_up([run], path, stopped=False) == 0
+    assert "Diverged: paper/table2-k08-d0-s0, in epoch 2, step 5\n" in capsys.readouterr().out
 
 
 def test_the_longest_run_comes_first():

@@ -1,6 +1,5 @@
 import ast
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -89,7 +88,7 @@ def test_it_names_no_place():
     places = [str(Path.home()), str(Path.cwd()), socket.gethostname(), os.environ.get("USER", "")]
     for place in places:
         if len(place) > 3:
-            assert not re.search(rf"\b{re.escape(place)}\b", text)
+            assert place not in text
     for name in ("meprop", "torch", "numpy", "python", "cpu", "cores", "platform", "code"):
         assert found[name]
 

@@ -111,7 +111,7 @@ def test_what_does_not_count_is_named(folder, capsys):
     (folder / third.record).write_text("{")
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "Diverged: paper/table2-baseline-s0, at {'epoch': 2, 'step': 5}" in out
+    assert "Diverged: paper/table2-baseline-s0, in epoch 2, step 5" in out
     assert f"Does not count: {second.record}: of another configuration" in out
     assert f"{third.record}: not a complete JSON file" in out
 

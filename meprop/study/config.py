@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -126,12 +126,21 @@ class Config:
         Traceback (most recent call last):
         ValueError: Config: unknown key 'ratoi'; did you mean 'ratio'?
         """
-        for key in values:
-            if key not in _DEFAULTS:
-                near = get_close_matches(str(key), _DEFAULTS, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_DEFAULTS)}"
-                raise ValueError(f"Config: unknown key {key!r}; {hint}")
+        cls._check_names(values)
         return cls(**values)
+
+    def __new__(cls, *values: Any, **named: Any) -> Config:
+        """Refuse an unknown name with a suggestion, which Python's own error lacks."""
+        cls._check_names(named)
+        return super().__new__(cls)
+
+    @staticmethod
+    def _check_names(names: Iterable[object]) -> None:
+        for name in names:
+            if name not in _DEFAULTS:
+                near = get_close_matches(str(name), _DEFAULTS, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_DEFAULTS)}"
+                raise ValueError(f"Config: unknown key {name!r}; {hint}")
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON's types; `Config.from_dict` undoes it.

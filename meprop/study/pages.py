@@ -114,6 +114,8 @@ def refresh(names: Sequence[str] = (), cores: int | None = None) -> int:
     for name in names:
         if name not in known:
             raise ExperimentsError(f"notebooks: no page {name!r}; {nearest(name, known)}")
+    if cores is not None and cores < 1:
+        raise ExperimentsError(f"notebooks: cores must be at least 1, got {cores}")
     chosen = [page for page in every if not names or page.name in names]
     failed = 0
     with ThreadPoolExecutor(cores or available_cores()) as pool:

@@ -20,6 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from meprop.study._declarations import nearest
+from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest
 from meprop.study.record import Record, RecordError
@@ -81,6 +82,9 @@ def go(
         if dry_run:
             print(*(f"  {run.id}" for run in todo), sep="\n")
             return 0
+        # Once, here: of all runs each would try in vain, and a cluster's nodes may have no network.
+        for dataset in dict.fromkeys(run.config.dataset for run in todo):
+            load_data(dataset)
         for run in todo:
             _prepare(run)
         log = ROOT / "_build" / "logs" / f"{'-'.join(suites)}.log"
@@ -94,7 +98,7 @@ def _missing(runs: list[Run]) -> list[Run]:
         if record is None:
             todo.append(run)
             if run.committed and reason != "missing":
-                print(f"To be trained again: {reason}")
+                print(f"Does not count, so it is trained again: {reason}")
     return todo
 
 
@@ -213,6 +217,9 @@ def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
     if stopped:
         print("Stopped: the same command goes on where it was.")
         return 130
+    for run in todo:
+        if (record := find(run)[0]) and record.stopped is not None:
+            print(f"Diverged: {run.id}, {where_stopped(record)}")
     for run in left:
         if (ROOT / run.log).exists():
             why, where = _last_line(ROOT / run.log), run.log
@@ -220,6 +227,15 @@ def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
             why, where = "it was not started", log.relative_to(ROOT)
         print(f"Failed: {run.id}: {why} (log: {where})", file=sys.stderr)
     return 1 if left else 0
+
+
+def where_stopped(record: Record) -> str:
+    """Where a run met a loss that is not finite: `in epoch 2, step 5`."""
+    return (
+        f"in epoch {record.stopped['epoch']}, step {record.stopped['step']}"
+        if record.stopped
+        else ""
+    )
 
 
 def _last_line(log: Path) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 
 from meprop.study import checkpoint as checkpoints
 from meprop.study.experiments import Run, load
-from meprop.study.pipeline import available_cores, find
+from meprop.study.pipeline import available_cores, find, where_stopped
 from meprop.study.record import Record
 
 
@@ -29,9 +29,14 @@ class State:
 def show(suites: list[str]) -> int:
     """Print a line for each suite; of suites that are named, a line for each configuration too."""
     experiments = load()
-    runs = {name: experiments.pick([name]) for name in suites or experiments.suites}
-    states = {suite: [state_of(run) for run in of_it] for suite, of_it in runs.items()}
-    every = [state for of_it in states.values() for state in of_it]
+    for name in suites:
+        experiments.pick([name])  # refuses an unknown one
+    # Of all suites: the time left of one may only be known from another.
+    all_states = {
+        suite: [state_of(run) for run in experiments.pick([suite])] for suite in experiments.suites
+    }
+    states = {suite: all_states[suite] for suite in suites or all_states}
+    every = [state for of_it in all_states.values() for state in of_it]
     _print_table(
         [("suite", *_COLUMNS, "time left")]
         + [(suite, *_count(of_it), time_left(of_it, every)) for suite, of_it in states.items()]
@@ -43,11 +48,11 @@ def show(suites: list[str]) -> int:
             [(suite, *_COLUMNS)]
             + [(name, *_count([s for s in states[suite] if s.run.name == name])) for name in names]
         )
-    for state in every:
+    for state in (state for of_it in states.values() for state in of_it):
         if state.running:
             print(f"Running: {state.run.id}, epoch {state.epochs + 1} of {state.run.config.epochs}")
         if state.record is not None and state.record.status != "finished":
-            print(f"{state.record.status.capitalize()}: {state.run.id}, at {state.record.stopped}")
+            print(f"Diverged: {state.run.id}, {where_stopped(state.record)}")
         if state.note:
             print(f"Does not count: {state.note}")
     return 0
