@@ -10,14 +10,15 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
-import synthetic
 
 from meprop.study.pages import Page, execute, pages
 from meprop.study.parameters import ParameterError
+from meprop.study.record import Record
 from meprop.study.report.results import gather
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +32,7 @@ WRONG = {
     "04-ablations": ({"study": "foo"}, "study must be "),
     "05-speed": ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
     "06-claims": ({"margin": 0}, "margin must be a number in (0, 5], got 0"),
+    "07-quick": ({"dataset": "cifar"}, "dataset must be mnist or digits, got 'cifar'"),
     "08-your-model": (
         {"model": "resnet81"},
         "model must be resnet18, own or package.module:factory, got 'resnet81'",
@@ -104,16 +106,50 @@ def test_parameters(path):
     for line in cell.source.splitlines():
         if line and Path(path).stem != "train":  # of its Config, some names say it all
             assert "  # " in line, line
-    if Path(path).stem == "train":
-        return  # its parameters are read from globals() as a whole
-    used = set()
-    for later in code(notebook)[1:]:
-        for node in ast.walk(ast.parse(later.source)):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "check":
+    assert not [name for name in names if not reaches_a_result(name, code(notebook)[1:])]
+
+
+def reaches_a_result(name, cells):
+    """Does what a cell shows depend on a name, directly or through others?"""
+    tainted = {name}
+    for cell in cells:
+        body = ast.parse(cell.source).body
+        for statement in body:
+            nodes = list(_nodes(statement))
+            read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            if not read & tainted and "globals" not in read:
                 continue
-            arguments = [node.value] if isinstance(node, ast.keyword) else []
-            used |= {each.id for each in [node, *arguments] if isinstance(each, ast.Name)}
-    assert set(names) <= used
+            if statement is body[-1] and isinstance(statement, ast.Expr):
+                return True
+            stored = {n.id for n in nodes if isinstance(n, ast.Name)} - read
+            # An object whose method was given it may have kept it.
+            calls = [n.func for n in nodes if isinstance(n, ast.Call)]
+            kept = [f.value for f in calls if isinstance(f, ast.Attribute)]
+            tainted |= stored | {n.id for n in kept if isinstance(n, ast.Name)}
+    return False
+
+
+def _nodes(node):
+    """A statement's nodes, but for the check of the parameters: it must not count."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "check":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _nodes(child)
+
+
+@pytest.mark.parametrize(
+    ("source", "reaches"),
+    [
+        ("check(globals(), a=(1, 2))\nb = 3\nb", False),
+        ("a = 1\nassert a", False),
+        ("b = 2 * a\nc = [b]\nprint(c)", True),
+        ("config = checked(globals())\nshow(config)", True),
+        ("model.set(a)\nmodel", True),
+    ],
+)
+def test_a_parameter_without_effect_would_be_noticed(source, reaches):
+    assert reaches_a_result("a", [nbformat.v4.new_code_cell(source)]) == reaches
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
@@ -205,15 +241,30 @@ def test_nbval_passes_what_is_right_and_notices_an_edited_output(checkout):
 
 
 def test_nbval_notices_a_changed_record(checkout):
-    """A run more or less, or another score, is another result."""
+    """Another score is another result."""
     run = next(run for run in gather("paper").runs if run.name == "table2-baseline")
-    path = checkout / run.record
-    if path.exists():
-        path.unlink()
-    else:
-        synthetic.record(run).save(path)
+    record = Record.load(checkout / run.record)
+    replace(record, test_accuracy=record.test_accuracy - 0.01).save(checkout / run.record)
     status, said = nbval(checkout)
-    assert status == 1 and "declared runs are done" in said
+    assert status == 1 and "side_by_side" in said
+
+
+def test_nbval_notices_a_missing_record(checkout):
+    run = next(run for run in gather("paper").runs if run.name == "table2-baseline")
+    (checkout / run.record).unlink()
+    status, said = nbval(checkout)
+    assert status == 1 and "declared runs" in said
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "notebooks/runs").rglob("*.ipynb")), ids=lambda p: p.stem
+)
+def test_the_page_of_a_run_shows_its_record(path):
+    record = Record.load(ROOT / "results" / path.parent.name / f"{path.stem}.json")
+    cells = code(nbformat.read(path, 4))
+    outcome, last = next(cell for cell in cells if "outcome(result)" in cell.source), cells[-1]
+    assert f"its digest is {record.digest[:16]}" in last.outputs[0].data["text/markdown"]
+    assert f"{record.test_accuracy:.2f}" in outcome.outputs[-1].data["text/markdown"]
 
 
 def test_a_stripped_reference_is_noticed():

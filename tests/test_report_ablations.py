@@ -193,7 +193,7 @@ def test_nothing_is_said_without_records():
     assert "no answer yet" in ablations.in_words(ablation)
     assert ablations.gaps(ablation) == ablations.gradients(ablation) == "No run is done yet."
     assert ablations.noise(ablation) == "No run is done yet."
-    assert "0 of 80 declared runs are done" in ablations.about(ablation)
+    assert "Done: 0 of 80 declared runs." in ablations.about(ablation)
     assert ablations.fewest_in_words(ablation) == "There are no two ratios yet."
     assert ablations.scores(ablation).count("| 0 |") == 16
     for draw in (drawn.scores, drawn.curves, drawn.gradients, drawn.gaps, drawn.losses):
@@ -247,7 +247,7 @@ def test_how_few_suffice():
 def test_missing_runs_are_named():
     ablation = example("pick", seeds=(0,), without=("pick-random",))
     assert (
-        "1 of 10 declared runs are done. Missing: seeds 1, 2, 3, 4 of `ratio-k05`; seeds 0, 1, 2, "
+        "Done: 1 of 10 declared runs. Missing: seeds 1, 2, 3, 4 of `ratio-k05`; seeds 0, 1, 2, "
         "3, 4 of `pick-random`." in ablations.about(ablation)
     )
     assert "All 10 declared runs are done." in ablations.about(example("pick", seeds=range(5)))

@@ -331,3 +331,21 @@ def test_figures_with_any_number_of_seeds(seeds):
     judged = ledger(evidence(seeds=seeds) if seeds else evidence(lambda name: None))
     assert drawn.scoreboard(judged) is not None
     assert (drawn.differences(judged, 0.1) is None) == (seeds == 0)
+
+
+def test_every_difference_of_test_accuracies_is_handed_on_and_no_gap():
+    """Also those of a claim that waits for another row."""
+    every = evidence()
+    for key in ACCURACY:
+        found = JUDGES[key](every).differences
+        assert bool(found) == (key not in ("overfits", "like-dropout")), key
+    half = evidence(lambda name: None if name == "table3-k05-d0" else 0.0)
+    verdict = JUDGES["suffices-bn"](half)
+    assert verdict.outcome == NOT_TESTED and verdict.differences["5%, decay 0.6"].n == 5
+    assert len(JUDGES["beats-baseline"](every).differences) == 12
+
+
+def test_few_parameters_are_shown_beside_the_baselines():
+    found = change(evidence(seeds=1), "ratio-k100", lambda epoch: epoch | {"changed": 0.08})
+    verdict = JUDGES["only-k-rows"](found)
+    assert "with all gradients, a step changes 8%" in verdict.numbers

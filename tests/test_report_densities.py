@@ -136,7 +136,9 @@ def test_later_epochs_come_from_records():
     if table is None:
         assert "Missing: `table2-baseline`" in text
     else:
-        assert set(table["layer"]) == set(densities.LAYERS) and text.startswith("In epoch ")
+        assert set(table["layer"]) == set(densities.LAYERS) and text.startswith(
+            "Over whole runs: in epoch "
+        )
 
 
 # Figures

@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import pytest
+import synthetic
 import torch
 
 from meprop import Conv2d, TopK, select
@@ -9,6 +10,7 @@ from meprop.study import Config, PaperCNN, load_data
 from meprop.study.figures import method as drawn
 from meprop.study.figures import set_style
 from meprop.study.report import explorer, method
+from meprop.study.report.method import weighing
 from meprop.study.report.paper import paper
 from meprop.study.report.probe import Probe
 
@@ -160,3 +162,23 @@ def test_figures(gradients, trace):
     assert not plt.get_fignums(), "they are shown by whoever asked for them, and once"
     silenced = [text.get_text() for text in figures[0].axes[2].texts if "0" in text.get_text()]
     assert len(silenced) == 2
+
+
+def test_weights_in_training(monkeypatch):
+    def found(share):
+        def trained(name, names):
+            return synthetic.results(name, lambda run: 99.0 if run.name in share else None, 2)
+
+        return trained
+
+    pair = {"table2-baseline", "table2-k05-d0"}
+    monkeypatch.setattr(weighing, "gather", found(pair))
+    table = method.table_of_trained_weights().splitlines()
+    assert table[2] == "| conv1, no BN | 100% | 100% | 100% | 100% |"
+    assert table[4] == "| conv1, with BN | - | - | - | - |"
+    assert method.trained_weights_in_words() == (
+        "The share falls to 100% at the lowest. Against all gradients, passing back 5% lowers it "
+        "by 0 points at most."
+    )
+    monkeypatch.setattr(weighing, "gather", found({"table2-baseline"}))
+    assert method.trained_weights_in_words() == "No pair of runs is trained yet."

@@ -6,6 +6,7 @@ import pytest
 import synthetic
 from scipy import stats
 
+from meprop.study.experiments import load
 from meprop.study.figures import tables as drawn
 from meprop.study.report import tables
 from meprop.study.report.paper import table
@@ -116,3 +117,20 @@ def test_gaps():
     assert gap.n == 3
     assert gap.mean == pytest.approx(chosen["train_accuracy"] - compared[0].test.mean, abs=0.05)
     assert "In the paper's table" in tables.gaps_in_words(compared)
+
+
+def test_the_six_comparisons_count_with_the_seeds_that_are_declared():
+    """Of 8% and 10% one seed is declared: no probability of their own, but planned all the same."""
+    results = some(5)
+    declared = {run.id for run in load().suites["paper"].runs}
+    records = {name: record for name, record in results.records.items() if name in declared}
+    compared = tables.compare(2, Results(results.runs, records))
+    tested = [row for row in compared if not math.isnan(row.p)]
+    assert [row.name for row in tested] == ["table2-k05-d0", "table2-k05-d06"]
+    smallest = min(tested, key=lambda row: row.difference.p)
+    assert smallest.p == pytest.approx(min(1, 6 * smallest.difference.p))
+
+
+def test_equal_gaps_are_not_smaller():
+    compared = tables.compare(2, some(1, lambda run: 99.13))
+    assert "a smaller one: 0 of the 6 settings" in tables.gaps_in_words(compared)

@@ -45,7 +45,8 @@ def against_step(
             axis.axhline(figures[layer], color=COLOURS[layer], linestyle="--", linewidth=1.2)
         axis.set_title({"relu": "ReLU"}.get(activation, activation), fontsize=12)
         _steps(axis)
-        axis.set(ylabel="nonzero entries of $\\partial L/\\partial y$", ylim=(0.8, 130))
+        lowest = 0.8 if later is None else min(0.8, 0.8 * later["before"].min())
+        axis.set(ylabel="nonzero entries of $\\partial L/\\partial y$", ylim=(lowest, 130))
         logarithmic(axis, "{x:g}%")
     handles = [Line2D([], [], color=COLOURS[layer], linewidth=2) for layer in LAYERS]
     handles.append(Line2D([], [], color="0.3", linestyle="--"))

@@ -60,12 +60,19 @@ def curves(
 def origin(found: Mapping[int, Curve]) -> str:
     """Where curves come from, in a sentence."""
     config = next(iter(found.values())).config
-    known = [seed for seed, each in found.items() if path_of(each.config).exists()]
     last = max(each.points[-1]["step"] for each in found.values())
     name = {"mnist": "MNIST", "digits": "the embedded digits"}[config.dataset]
-    seeds = f"seed{'s' if len(found) > 1 else ''} {_listed(found)}"
-    kept = "the committed curves in `measurements/sparsity`" if known else "measured just now"
-    return f"The first {last:,} training steps on {name}, {seeds}: {kept}."
+    kept = [s for s, each in found.items() if last <= STEPS and path_of(each.config).exists()]
+    sources = {
+        "the committed curves in `measurements/sparsity`": kept,
+        "measured just now": [seed for seed in found if seed not in kept],
+    }
+    parts = [
+        f"seed{'s' if len(seeds) > 1 else ''} {_listed(seeds)}: {source}"
+        for source, seeds in sources.items()
+        if seeds
+    ]
+    return f"The first {last:,} training steps on {name}, {'; '.join(parts)}."
 
 
 def frame(found: Mapping[int, Curve]) -> DataFrame:
@@ -356,5 +363,6 @@ def later_in_words(table: DataFrame | None) -> str:
     many = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
     shares = ", ".join(f"{last[layer]:.1f}% at {layer}" for layer in LAYERS)
     return (
-        f"In epoch {table['epoch'].max()} of the paper's baseline on MNIST ({many}) it is {shares}."
+        f"Over whole runs: in epoch {table['epoch'].max()} of the paper's "
+        f"baseline on MNIST ({many}), {shares} are not zero."
     )

@@ -275,11 +275,20 @@ def check_invariants(rows: Sequence[Row]) -> str:
             assert row.here is not None and row.reference is not None
             assert row.here.provenance["data"] == row.reference.provenance["data"], row.label
             assert row.agrees, f"{row.label}: the first epoch's loss differs, {row.loss_difference}"
-    return (
-        "Checked: every run is of the declared configuration and finished, no layer passes back "
-        "more than its share, both sides had the same data, and the losses of the first epoch "
-        "agree."
+    if not rows:
+        return "There is nothing to check."
+    here, both = sum(row.here is not None for row in rows), sum(row.both for row in rows)
+    checked = (
+        f"Checked: of {here} runs here and {sum(row.reference is not None for row in rows)} of the "
+        "reference, every one is of the declared configuration and finished, and no layer passes "
+        "back more than its share."
     )
+    if both:
+        checked += (
+            f" Where there are both ({both}), they had the same data, and the losses of the first "
+            "epoch agree."
+        )
+    return checked
 
 
 def _check_densities(run: Run, layers: Mapping[str, Mapping[str, float]]) -> None:

@@ -69,7 +69,7 @@ class Results:
             for name, of in seeds.items()
         ]
         return (
-            f"{done} of {declared} declared runs are done. Missing: {'; '.join(words)}. "
+            f"Done: {done} of {declared} declared runs. Missing: {'; '.join(words)}. "
             "`make reproduce` trains what is missing."
         )
 

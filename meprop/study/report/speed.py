@@ -37,7 +37,7 @@ def origin() -> str:
     """The machine and the versions of the committed benchmark, in a sentence."""
     made = files()[-1]["provenance"]
     return (
-        f"Measured on one core of {made['cpu']} ({made['platform']}), torch {made['torch']}, "
+        f"Measured on {made['cpu']} ({made['platform']}), torch {made['torch']}, "
         f"Numba {made['numba']}, {made['date'][:10]}."
     )
 
@@ -140,10 +140,10 @@ def growth_in_words(rows: Sequence[Row]) -> str:
         for line in cost_lines(rows)
     ]
     return (
-        f"Time, in dense ones: {'; '.join(parts)}. So it falls in a straight line with what is "
-        "kept, but not to zero: choosing, changing layouts and starting remain. One selected entry "
-        "costs the slope in dense entries, so a layer pays off below about "
-        f"{_break_even(rows)} kept."
+        f"Time, as a multiple of the dense backward pass: {'; '.join(parts)}. So it falls in a "
+        "straight line with what is kept, but not to zero: choosing, changing layouts and starting "
+        "remain. The slope is what a selected entry costs, as a multiple of what one costs in the "
+        f"dense pass. A layer pays off below about {_break_even(rows)} kept."
     )
 
 

@@ -71,7 +71,10 @@ def paired(
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:
-    """Probabilities adjusted for their number (Holm 1979); NaN stays NaN and does not count.
+    """Probabilities adjusted for their number (Holm 1979).
+
+    NaN, a comparison that was planned and is not there, stays NaN and counts: their number was
+    fixed beforehand.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -80,7 +83,7 @@ def holm(probabilities: Sequence[float]) -> list[float]:
     known = sorted((p, place) for place, p in enumerate(probabilities) if not math.isnan(p))
     largest = 0.0
     for rank, (p, place) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        largest = max(largest, min(1.0, p * (len(probabilities) - rank)))
         adjusted[place] = largest
     return adjusted
 

@@ -22,7 +22,7 @@ from meprop.study.report.statistics import (
     interval,
     paired,
 )
-from meprop.study.report.wording import NONE, probability, signed, spread
+from meprop.study.report.wording import NONE, points, probability, signed, spread
 
 SUITE = "paper"
 TABLES = (2, 3)
@@ -160,7 +160,7 @@ def differences(compared: Sequence[Compared]) -> str:
     for row in compared[1:]:
         theirs, images = NONE, [NONE] * 2
         if row.paper is not None and baseline.paper is not None:
-            theirs = f"{row.paper.test - baseline.paper.test:+.2f}"
+            theirs = points(row.paper.test - baseline.paper.test)
         if found := discordants(row, baseline):
             images = [
                 f"{sum(each.only_first for each in found.values()) / len(found):g}",
@@ -188,9 +188,10 @@ def in_words(compared: Sequence[Compared]) -> str:
     above = [row for row in rest if row.difference.mean > 0]
     ends = sorted(row.difference.mean for row in rest)
     words = [
-        f"Of the {len(rest)} settings that are trained, {len(above)} have a higher test accuracy "
-        f"than the baseline ({baseline.test.mean:.2f}%); the differences are {ends[0]:+.2f} to "
-        f"{ends[-1]:+.2f} points."
+        f"Of the {len(rest)} settings that are trained, {len(above)} "
+        f"{'has' if len(above) == 1 else 'have'} a higher test accuracy than the "
+        f"baseline ({baseline.test.mean:.2f}%); the differences are {points(ends[0])} to "
+        f"{points(ends[-1])} points."
         if len(rest) > 1
         else f"One setting is trained, {rest[0].label}: its test accuracy is "
         f"{rest[0].test.mean:.2f}%, the baseline's {baseline.test.mean:.2f}%."
@@ -220,18 +221,17 @@ def gaps_in_words(compared: Sequence[Compared]) -> str:
         return "Not yet trained."
     words = []
     for first, second in (("train", "test"), ("dev", "test")):
-        wider = [
-            row for row in rest if row.gap(first, second).mean > baseline.gap(first, second).mean
-        ]
+        theirs = baseline.gap(first, second).mean
+        # Gaps are counts of images: what is nearer than this is the same.
+        smaller = sum(row.gap(first, second).mean < theirs - 1e-6 for row in rest)
         words.append(
-            f"Between {first} and {second} the baseline has a gap of "
-            f"{baseline.gap(first, second).mean:.2f} points; of the settings that are trained, "
-            f"{len(rest) - len(wider)} of {len(rest)} have a smaller one."
+            f"Between {first} and {second} the baseline has a gap of {theirs:.2f} points; a "
+            f"smaller one: {smaller} of the {len(rest)} settings that are trained."
         )
-    theirs = [row.paper.dev - row.paper.test for row in compared if row.paper]
+    papers = [row.paper.dev - row.paper.test for row in compared if row.paper]
     words.append(
-        f"In the paper's table the gap between dev and test is {theirs[0]:.2f} points for the "
-        f"baseline and {min(theirs[1:]):.2f} to {max(theirs[1:]):.2f} for the settings."
+        f"In the paper's table the gap between dev and test is {papers[0]:.2f} points for the "
+        f"baseline and {min(papers[1:]):.2f} to {max(papers[1:]):.2f} for the settings."
     )
     return " ".join(words)
 

@@ -17,8 +17,8 @@ def spread(found: Interval) -> str:
 
 def signed(found: Interval) -> str:
     """A difference, with its sign and interval: `+0.05 (-0.02 to +0.12)`."""
-    bounds = f" ({found.low:+.2f} to {found.high:+.2f})" if found.known else ""
-    return NONE if math.isnan(found.mean) else f"{found.mean:+.2f}{bounds}"
+    bounds = f" ({points(found.low)} to {points(found.high)})" if found.known else ""
+    return NONE if math.isnan(found.mean) else f"{points(found.mean)}{bounds}"
 
 
 def points(value: float) -> str:

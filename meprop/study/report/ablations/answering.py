@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meprop.study.report.ablations.study import Ablation, Row, number
 from meprop.study.report.statistics import LEVEL, holm, paired
-from meprop.study.report.wording import probability, signed
+from meprop.study.report.wording import points, probability, signed
 
 MANY = 4  # comparisons whose numbers still fit into a sentence
 
@@ -17,9 +17,9 @@ def in_words(ablation: Ablation) -> str:
     if ablation.seeds < 2:
         least = min(compared, key=lambda row: row.difference.mean)
         most = max(compared, key=lambda row: row.difference.mean)
-        text = f"{most.label} has {most.difference.mean:+.2f} points"
+        text = f"{most.label} has {points(most.difference.mean)} points"
         if least is not most:
-            text += f" at one end, {least.label} {least.difference.mean:+.2f} at the other"
+            text += f" at one end, {least.label} {points(least.difference.mean)} at the other"
         return (
             f"Against the reference, {text}. That describes networks trained with one seed, and "
             "decides nothing: a second seed may turn it round."

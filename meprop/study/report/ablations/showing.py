@@ -51,7 +51,7 @@ def coverage(ablation: Ablation) -> str:
             names.setdefault(of, []).append(f"`{name}`")
         parts = [f"{of} of {_list(which)}" for of, which in names.items()]
         text = (
-            f"{declared - missing} of {declared} declared runs are done. Missing: "
+            f"Done: {declared - missing} of {declared} declared runs. Missing: "
             f"{'; '.join(parts)}. `make reproduce` trains what is missing."
         )
     return f"{text} Diverged: {', '.join(lost)}." if lost else text

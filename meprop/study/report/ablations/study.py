@@ -162,9 +162,11 @@ def examine(name: str, results: Results | None = None) -> Ablation:
             other = rows[row.reference]
             found = paired(row.accuracy("test"), other.accuracy("test"))
             rows[run] = replace(row, difference=found)
-    adjusted = holm([row.difference.p for row in rows.values()])
-    pairs = zip(rows.values(), adjusted, strict=True)
-    return Ablation(study, results, tuple(replace(row, p=p) for row, p in pairs))
+    compared = [run for run, row in rows.items() if row.reference is not None]
+    adjusted = holm([rows[run].difference.p for run in compared])
+    for run, p in zip(compared, adjusted, strict=True):
+        rows[run] = replace(rows[run], p=p)
+    return Ablation(study, results, tuple(rows.values()))
 
 
 def _reference(study: Study, configs: dict[str, Config], run: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from meprop.study.report import paper, tables
@@ -39,11 +40,13 @@ def suffices(evidence: Evidence, key: str) -> Verdict:
 @judge("beats-baseline")
 def beats_baseline(evidence: Evidence, key: str) -> Verdict:
     outcomes, open_ones, parts = [], [], []
+    differences = {}
     for number in tables.TABLES:
         compared = [row for row in tables.compare(number, evidence.paper)[1:] if row.paper]
         above = 0
         for row in compared:
             found = evidence.pair(row.name, f"table{number}-baseline")
+            differences[f"Table {number}, {row.label}"] = found
             above += found.mean > 0
             outcome = better(found, evidence.margin)
             # What is told apart alone may not be any more among six comparisons.
@@ -63,7 +66,7 @@ def beats_baseline(evidence: Evidence, key: str) -> Verdict:
     more = None
     if outcome == UNDECIDED:
         more = more_seeds(open_ones, [0.0, evidence.margin], evidence.level)
-    return Verdict(outcome, f"{'; '.join(parts)}. {evidence.noise}", more)
+    return Verdict(outcome, f"{'; '.join(parts)}. {evidence.noise}", more, differences)
 
 
 @judge("overfits")
@@ -75,12 +78,12 @@ def overfits(evidence: Evidence, key: str) -> Verdict:
     }
     verdict = over_seeds(evidence, found, better, [0.0, evidence.margin])
     also = [
-        f"{row.label}: {points(its)}"
+        f"{row.label} {points(its)}"
         for row in rows
         if (its := evidence.pair("table2-baseline", row.name, lambda r: gap(r, "dev"))).n
     ]
-    shown = f" Beside it, dev - test: {'; '.join(also)}." if also else ""
-    return Verdict(verdict.outcome, verdict.numbers + shown, verdict.more_seeds)
+    shown = f" The same of dev - test, baseline minus: {'; '.join(also)}." if also else ""
+    return replace(verdict, numbers=verdict.numbers + shown, differences={})  # gaps, not accuracies
 
 
 @judge("like-dropout")
@@ -95,6 +98,7 @@ def like_dropout(evidence: Evidence, key: str) -> Verdict:
         for what, name in zip(("5%", "dropout"), others, strict=True)
     }
     verdict = over_seeds(evidence, narrowed, better, [0.0, evidence.margin])
+    verdict = replace(verdict, differences={})  # of gaps, not of accuracies
     if verdict.outcome != NOT_SUPPORTED:
         return verdict
     # Only "dropout does, and 5% does not" speaks against the likeness.
@@ -103,7 +107,7 @@ def like_dropout(evidence: Evidence, key: str) -> Verdict:
         dropout = better(narrowed[f"{images} images, dropout"], evidence.margin)
         if (ours, dropout) == (NOT_SUPPORTED, SUPPORTED):
             return verdict
-    return Verdict(UNDECIDED, verdict.numbers)
+    return replace(verdict, outcome=UNDECIDED)
 
 
 @judge("decay-helps", "decay-helps-bn")
@@ -137,7 +141,7 @@ def decay_stable(evidence: Evidence, key: str) -> Verdict:
     # A spread that is smaller by any amount would do: the margin is for accuracies.
     verdict = over_seeds(evidence, found, better, [0.0], margin=0.0)
     shown = f" {'; '.join(spreads)}." if spreads else ""
-    return Verdict(verdict.outcome, verdict.numbers + shown, verdict.more_seeds)
+    return replace(verdict, numbers=verdict.numbers + shown)
 
 
 @judge("decay-too-high")
@@ -198,9 +202,8 @@ def layers_differ(evidence: Evidence, key: str) -> Verdict:
         elif -evidence.margin < found.low and found.high < evidence.margin:
             outcome = NOT_SUPPORTED
     more = more_seeds([found], [0.0], evidence.level) if outcome == UNDECIDED else None
-    return Verdict(
-        outcome, f"conv1 alone minus conv2 alone: {points(found)}. {evidence.noise}", more
-    )
+    what = "conv1 alone minus conv2 alone"
+    return Verdict(outcome, f"{what}: {points(found)}. {evidence.noise}", more, {what: found})
 
 
 @judge("per-map")

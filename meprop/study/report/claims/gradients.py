@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from meprop.study.record import Record
 from meprop.study.report import paper, sparsity, turnover
 from meprop.study.report.claims.evidence import Evidence, mean_share
 from meprop.study.report.claims.judging import judge, table_of
@@ -129,6 +130,21 @@ def only_k_rows(evidence: Evidence, key: str) -> Verdict:
     records = evidence.of("fc1-k05")
     if not records:
         return nothing("a run with selection in fc1 too, 5%")
-    share = fmean(epoch["changed"] for record in records.values() for epoch in record.history)
+    share = _changed(records)
     outcome = SUPPORTED if share < 0.5 else NOT_SUPPORTED
-    return Verdict(outcome, f"A step of Adam changes {100 * share:.0f}% of all parameters.")
+    weight = fmean(mean_share(record, "fc1", "weight") for record in records.values())
+    numbers = (
+        f"A step of Adam changes {100 * share:.0f}% of all parameters; "
+        f"{100 * weight:.0f}% of fc1's weight gradient are nonzero."
+    )
+    if baseline := evidence.of("ratio-k100"):
+        numbers += (
+            f" For scale: with all gradients, a step changes {100 * _changed(baseline):.0f}%. What "
+            "the two have in common is not the selection's doing."
+        )
+    return Verdict(outcome, numbers)
+
+
+def _changed(records: dict[int, Record]) -> float:
+    """The share of all parameters that a step changed, averaged over the epochs."""
+    return fmean(epoch["changed"] for record in records.values() for epoch in record.history)

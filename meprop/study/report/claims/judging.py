@@ -54,9 +54,8 @@ def over_seeds(
     outcome = together(outcomes)
     if outcome == NOT_TESTED:
         missing = "; ".join(what for what, each in found.items() if not each.n)
-        return Verdict(
-            NOT_TESTED, f"{numbers + '.' + noise + ' ' if numbers else ''}Not there yet: {missing}."
-        )
+        there = f"{numbers}.{noise} " if numbers else ""
+        return Verdict(NOT_TESTED, f"{there}Not there yet: {missing}.", differences=accuracies)
     open_ones = [each for each in found.values() if rule(each, margin) == UNDECIDED]
     more = more_seeds(open_ones, thresholds, evidence.level) if outcome == UNDECIDED else None
     return Verdict(outcome, f"{numbers}.{noise}", more, accuracies)

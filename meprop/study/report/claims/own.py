@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meprop.study.report import paper
 from meprop.study.report.claims.judging import table_of
+from meprop.study.report.wording import points
 
 
 def own(key: str) -> str | None:
@@ -21,7 +22,7 @@ def own(key: str) -> str | None:
         return [row for row in paper.table(number) if row.k == percent]
 
     def signed(values: Sequence[float]) -> str:
-        return ", ".join(f"{value:+.2f}" for value in values)
+        return ", ".join(map(points, values))
 
     if key in ("suffices", "suffices-bn", "bn-sparse-beats-full"):
         values = against(table_of(key), five(table_of(key)))
@@ -54,7 +55,7 @@ def own(key: str) -> str | None:
             f"{three[0].epoch} with and {two[0].epoch} without."
         )
     if key == "bn-higher":
-        return f"{_yes(three[0].test > two[0].test)}: {three[0].test - two[0].test:+.2f} points."
+        return f"{_yes(three[0].test > two[0].test)}: {points(three[0].test - two[0].test)} points."
     return None
 
 

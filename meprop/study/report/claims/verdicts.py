@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from meprop.study.report import wording
 from meprop.study.report.statistics import Interval, seeds_needed
 
 SUPPORTED, NOT_SUPPORTED = "supported", "not supported"
@@ -91,5 +92,6 @@ def points(found: Interval) -> str:
     if math.isnan(found.mean):
         return "none yet"
     if not found.known:
-        return f"{found.mean:+.2f} points (1 seed)"
-    return f"{found.mean:+.2f} points ({found.low:+.2f} to {found.high:+.2f}, {found.n} seeds)"
+        return f"{wording.points(found.mean)} points (1 seed)"
+    bounds = f"{wording.points(found.low)} to {wording.points(found.high)}"
+    return f"{wording.points(found.mean)} points ({bounds}, {found.n} seeds)"

@@ -7,7 +7,9 @@ from meprop.study.report.method.samples import GRADIENTS, one_of_each, ratios, s
 from meprop.study.report.method.tracing import Trace, check_trace, trace, trace_in_words
 from meprop.study.report.method.weighing import (
     MLP,
+    table_of_trained_weights,
     table_of_weights,
+    trained_weights_in_words,
     weight_densities,
     weight_gradients,
     weights_in_words,
@@ -16,6 +18,7 @@ from meprop.study.report.method.weighing import (
 __all__ = [
     "GRADIENTS", "MLP", "SCOPES", "TIMES", "Groups", "Kept", "Stage", "Trace", "check_trace",
     "groups", "kept", "kept_in_words", "norm_curves", "one_of_each", "ratios", "same_as_table_1",
-    "short", "stages", "table_1", "table_of_groups", "table_of_weights", "trace", "trace_in_words",
-    "weight_densities", "weight_gradients", "weights_in_words",
+    "short", "stages", "table_1", "table_of_groups", "table_of_trained_weights",
+    "table_of_weights", "trace", "trace_in_words", "trained_weights_in_words", "weight_densities",
+    "weight_gradients", "weights_in_words",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 from meprop import Conv2d, Linear, TopK, watch
 from meprop.study.network import PaperCNN
+from meprop.study.report.method.tracing import percent
 from meprop.study.report.paper import paper
+from meprop.study.report.results import gather
+from meprop.study.report.wording import NONE
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-from meprop.study.report.method.tracing import percent
 
 
 class MLP(nn.Sequential):
@@ -99,4 +102,55 @@ def weights_in_words(measured: Mapping[str, Mapping[str, Mapping[str, Any]]], ru
         f"{single['conv2']['rows']:.0f}% of the filters of conv1 and conv2. Even the MLP's are "
         f"only so few for a single image: over {many}, each with a selection of its own, "
         f"{batch['MLP']['rows']:.0f}% of the rows change."
+    )
+
+
+# The runs that are compared: 5% passed back, beside all gradients.
+TRAINED = {"5%": "k05-d0", "all": "baseline"}
+
+
+def trained_weights() -> dict[tuple[str, str], dict[tuple[str, str], float]]:
+    """Nonzero share of dL/dW in the first and in the last epoch of training on MNIST, in percent.
+
+    By layer and network, then by epoch and what is passed back: a mean over the seeds that both
+    runs have; what is not trained yet is left out.
+    """
+    shares: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for number, network in ((2, "no BN"), (3, "with BN")):
+        runs = {what: f"table{number}-{name}" for what, name in TRAINED.items()}
+        results = gather("paper", list(runs.values()))
+        records = {what: results.of(name) for what, name in runs.items()}
+        seeds = set.intersection(*(set(of) for of in records.values()))
+        for layer in ("conv1", "conv2"):
+            shares[layer, network] = {
+                (when, what): 100
+                * fmean(records[what][s].history[at]["layers"][layer]["weight"] for s in seeds)
+                for when, at in (("first", 0), ("last", -1))
+                for what in TRAINED
+                if seeds
+            }
+    return shares
+
+
+def table_of_trained_weights() -> str:
+    """The same as a table (Markdown)."""
+    columns = [(when, what) for when in ("first", "last") for what in TRAINED]
+    heads = [f"{when} epoch, {what}" for when, what in columns]
+    lines = [f"| layer | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for (layer, network), found in trained_weights().items():
+        cells = [f"{found[key]:.0f}%" if key in found else NONE for key in columns]
+        lines.append(f"| {layer}, {network} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def trained_weights_in_words() -> str:
+    """Whether the selection makes the weight gradients of the convolutions sparser."""
+    found = [shares for shares in trained_weights().values() if shares]
+    if not found:
+        return "No pair of runs is trained yet."
+    less = max(shares[when, "all"] - shares[when, "5%"] for shares in found for when, _ in shares)
+    lowest = min(share for shares in found for share in shares.values())
+    return (
+        f"The share falls to {lowest:.0f}% at the lowest. Against all gradients, passing back 5% "
+        f"lowers it by {max(0.0, less):.0f} points at most."
     )
