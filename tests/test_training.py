@@ -338,6 +338,18 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch, few_digits
         train(config, checkpoint=tmp_path / "run.pt", progress=False)
 
 
+def test_a_run_tells_where_it_began_and_what_it_went_on_with():
+    first, second = (_Run(replace(TINY, train_size=20)) for _ in range(2))
+    here = first.origin["cpu"]
+    state = first.state() | {"origin": first.origin | {"cpu": "Old CPU", "commit": "a" * 40}}
+    second.load_state(state)
+    assert second.origin["commit"] == "a" * 40
+    assert second.origin["cpu"] == f"Old CPU, then {here}"
+    third = _Run(replace(TINY, train_size=20))
+    third.load_state(second.state())
+    assert third.origin["cpu"] == f"Old CPU, then {here}", "named once"
+
+
 # Trains in forks of itself, each killed at the n-th of its events, until one comes to the end.
 KILLED = """
 import json, os, signal, sys

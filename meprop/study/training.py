@@ -160,6 +160,7 @@ class _Run:
             "history": self.history,
             "best": self.best,
             "start": self.start,
+            "origin": self.origin,
             "data": self.data.digest,
         }
 
@@ -174,6 +175,10 @@ class _Run:
         self.optimizer.load_state_dict(state["optimizer"])
         load_history_state(self.model, state["selection"])
         self.history, self.best, self.start = state["history"], state["best"], state["start"]
+        here, self.origin = self.origin["cpu"], state["origin"]
+        # Another processor rounds differently: the record tells that there were two.
+        if here not in self.origin["cpu"].split(", then "):
+            self.origin |= {"cpu": f"{self.origin['cpu']}, then {here}"}
 
     def record(self) -> Record:
         """What came out, at the first best development epoch."""
