@@ -103,6 +103,19 @@ def test_a_run_under_way(folder, capsys):
         pass
 
 
+def test_checkpoints_of_other_code_are_named(folder, capsys):
+    (run,) = load().pick(["paper"], ["table2-baseline"], [0])
+    path = checkpoints.checkpoint_path(run.config)
+    path.parent.mkdir(parents=True)
+    checkpoints.save(path, run.config, {"history": [{}]})
+    assert "Left aside" not in " ".join(map(" ".join, lines(capsys)))
+    other = path.with_name(f"{path.name.partition('-')[0]}-other.pt")
+    other.write_bytes(bytes(2_000_000))
+    said = " ".join(lines(capsys)[-1])
+    assert said.startswith("Left aside: 1 checkpoint of other code or configurations, 2 MB, in ")
+    assert str(path.parent) in said
+
+
 def test_what_does_not_count_is_named(folder, capsys):
     first, second, third = load().pick(["paper"], ["table2-baseline"], [0, 1, 2])
     record = record_of(first, 99.0)

@@ -55,6 +55,12 @@ def show(suites: list[str]) -> int:
             print(f"Diverged: {state.run.id}, {where_stopped(state.record)}")
         if state.note:
             print(f"Does not count: {state.note}")
+    if left := left_aside([state.run for state in every]):
+        size = sum(path.stat().st_size for path in left) / 1e6
+        print(
+            f"Left aside: {len(left)} checkpoint{'s' if len(left) > 1 else ''} of other code or "
+            f"configurations, {size:.0f} MB, in {left[0].parent}; delete what no checkout needs."
+        )
     return 0
 
 
@@ -90,6 +96,12 @@ def state_of(run: Run) -> State:
     running = _is_locked(path.with_name(f"{path.name}.lock"))
     note = reason if run.committed and reason != "missing" else ""
     return State(run, None, note, epochs, running)
+
+
+def left_aside(runs: list[Run]) -> list[Path]:
+    """The checkpoints that none of these runs would go on from."""
+    own = {checkpoints.checkpoint_path(run.config) for run in runs}
+    return sorted(path for path in next(iter(own)).parent.glob("*.pt") if path not in own)
 
 
 def _is_locked(path: Path) -> bool:
