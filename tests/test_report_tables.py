@@ -63,7 +63,7 @@ def test_a_single_setting_is_named():
     found = {name: record for name, record in results.records.items() if name in keep}
     # The third shares no seed with the baseline.
     words = tables.in_words(tables.compare(2, Results(results.runs, found)))
-    assert "One setting is trained, 5%, decay 0:" in words and "nan" not in words
+    assert "One of the paper's settings is trained, 5%, decay 0:" in words and "nan" not in words
 
 
 def test_differences_are_paired_and_adjusted_over_the_six():
@@ -133,4 +133,7 @@ def test_the_six_comparisons_count_with_the_seeds_that_are_declared():
 
 def test_equal_gaps_are_not_smaller():
     compared = tables.compare(2, some(1, lambda run: 99.13))
-    assert "a smaller one: 0 of the 6 settings" in tables.gaps_in_words(compared)
+    assert (
+        "none of the paper's 6 settings that are trained has a smaller one"
+        in tables.gaps_in_words(compared)
+    )

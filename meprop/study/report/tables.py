@@ -188,12 +188,12 @@ def in_words(compared: Sequence[Compared]) -> str:
     above = [row for row in rest if row.difference.mean > 0]
     ends = sorted(row.difference.mean for row in rest)
     words = [
-        f"Of the {len(rest)} settings that are trained, {len(above)} "
+        f"Of the paper's settings {len(rest)} are trained; {len(above)} of them "
         f"{'has' if len(above) == 1 else 'have'} a higher test accuracy than the "
         f"baseline ({baseline.test.mean:.2f}%); the differences are {points(ends[0])} to "
         f"{points(ends[-1])} points."
         if len(rest) > 1
-        else f"One setting is trained, {rest[0].label}: its test accuracy is "
+        else f"One of the paper's settings is trained, {rest[0].label}: its test accuracy is "
         f"{rest[0].test.mean:.2f}%, the baseline's {baseline.test.mean:.2f}%."
     ]
     if most < 2:
@@ -225,8 +225,9 @@ def gaps_in_words(compared: Sequence[Compared]) -> str:
         # Gaps are counts of images: what is nearer than this is the same.
         smaller = sum(row.gap(first, second).mean < theirs - 1e-6 for row in rest)
         words.append(
-            f"Between {first} and {second} the baseline has a gap of {theirs:.2f} points; a "
-            f"smaller one: {smaller} of the {len(rest)} settings that are trained."
+            f"Between {first} and {second} the baseline has a gap of {theirs:.2f} points; "
+            f"{smaller or 'none'} of the paper's {len(rest)} settings that are trained "
+            f"{'have' if smaller > 1 else 'has'} a smaller one."
         )
     papers = [row.paper.dev - row.paper.test for row in compared if row.paper]
     words.append(
