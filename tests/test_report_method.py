@@ -13,6 +13,7 @@ from meprop.study.report import explorer, method
 from meprop.study.report.method import weighing
 from meprop.study.report.paper import paper
 from meprop.study.report.probe import Probe
+from meprop.study.report.results import Results
 
 DIGITS = load_data("digits").train
 
@@ -181,4 +182,14 @@ def test_weights_in_training(monkeypatch):
         "by 0 points at most."
     )
     monkeypatch.setattr(weighing, "gather", found({"table2-baseline"}))
+    assert method.trained_weights_in_words() == "No pair of runs is trained yet."
+
+
+def test_weights_of_a_run_that_diverged_at_once(monkeypatch):
+    def diverged(name, names):
+        made = synthetic.results(name, lambda run: 99.0, 1)
+        lost = {run.id: synthetic.record(run, diverged=True) for run in made.runs}
+        return Results(made.runs, lost)
+
+    monkeypatch.setattr(weighing, "gather", diverged)
     assert method.trained_weights_in_words() == "No pair of runs is trained yet."

@@ -212,13 +212,14 @@ def _snakemake(todo: list[Run], log: Path, options: list[str]) -> bool:
 
 def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
     """Say what came out; what failed, why, and where to read on."""
-    left = [run for run in todo if find(run)[0] is None]
+    found = [(run, find(run)[0]) for run in todo]
+    left = [run for run, record in found if record is None]
     print(f"{len(todo) - len(left)} of {len(todo)} runs finished.")
     if stopped:
         print("Stopped: the same command goes on where it was.")
         return 130
-    for run in todo:
-        if (record := find(run)[0]) and record.stopped is not None:
+    for run, record in found:
+        if record is not None and record.stopped is not None:
             print(f"Diverged: {run.id}, {where_stopped(record)}")
     for run in left:
         if (ROOT / run.log).exists():

@@ -119,7 +119,10 @@ def trained_weights() -> dict[tuple[str, str], dict[tuple[str, str], float]]:
     for number, network in ((2, "no BN"), (3, "with BN")):
         runs = {what: f"table{number}-{name}" for what, name in TRAINED.items()}
         results = gather("paper", list(runs.values()))
-        records = {what: results.of(name) for what, name in runs.items()}
+        records = {
+            what: {seed: record for seed, record in results.of(name).items() if record.history}
+            for what, name in runs.items()
+        }
         seeds = set.intersection(*(set(of) for of in records.values()))
         for layer in ("conv1", "conv2"):
             shares[layer, network] = {
