@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from meprop.study import evaluation
 from meprop.study.config import Config
@@ -26,10 +27,14 @@ def part():
 
 
 def network(part, **setting):
-    """One whose batch normalisation has seen a few images."""
+    """One whose batch normalisation has seen a few images, and learned some negative scales."""
     model = build(Config(**setting)).train()
     with torch.no_grad():
         model(part.images * 2 + 1)
+        for layer in model.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.copy_(torch.linspace(-1, 2, len(layer.weight)))
+                layer.bias.copy_(torch.linspace(1, -1, len(layer.bias)))
     return model
 
 

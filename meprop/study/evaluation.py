@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from meprop.study.data import Part
 from meprop.study.network import ACTIVATIONS, PaperCNN
@@ -34,22 +35,24 @@ def inference(model: PaperCNN) -> Callable[[Tensor], Tensor]:
     """What `model(images)` computes in evaluation mode, up to rounding, in three quarters of the
     time.
 
-    The convolutions and what is between them stay in oneDNN's own memory layout, and pooling comes
-    before the activation: it is monotone, so the largest of four is the same one.
+    The convolutions and what is between them stay in oneDNN's own memory layout. Batch
+    normalisation, which is a scale and a shift by now, goes into the convolution's weights.
+    Pooling comes before the activation: it is monotone, so the largest of four is the same one.
     """
     if not torch.backends.mkldnn.is_available():
         return lambda images: model(images.contiguous(memory_format=torch.channels_last))
     activate = ACTIVATIONS[model.activation]
-    blocks = [
-        (layer, layer.weight.to_mkldnn(), norm)
+    layers = [
+        fuse_conv_bn_eval(layer, norm) if isinstance(norm, nn.BatchNorm2d) else layer
         for layer, norm in ((model.conv1, model.bn1), (model.conv2, model.bn2))
     ]
+    blocks = [(layer, layer.weight.to_mkldnn()) for layer in layers]
 
     def logits(images: Tensor) -> Tensor:
         x = images.to_mkldnn()
-        for layer, weight, norm in blocks:
+        for layer, weight in blocks:
             y = F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
-            x = activate(model.pool(norm(y)))
+            x = activate(model.pool(y))
         x = model.fc1(x.to_dense().flatten(1))
         return model.fc2(activate(model.bn3(x)))
 
