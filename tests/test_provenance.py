@@ -3,6 +3,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,48 @@ def test_the_code_digest_follows_what_the_code_does(checkout):
     assert edited(checkout / "meprop" / "bench" / "run.py", "speed = 2\n") == first
     assert edited(checkout / "meprop" / "study" / "figures.py", "colour = 'blue'\n") == first
     assert edited(checkout / "meprop" / "study" / "training.py", "def train(): return 2\n") != first
+
+
+CODE = """
+def choose(x, k=1):
+    def inner(y, *, z):
+        if y in {"a", "b", "c"}:
+            return y + k
+        return z * 2.0
+    try:
+        return inner(x, z=3)
+    except KeyError:
+        return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("k=1", "k=2"), ("2.0", "2"), ("y + k", "y - k"), ("z=3", "z=4"),
+        ("KeyError", "ValueError"), ('"c"', '"d"'), (", *, z", ", z"), ("return None", "raise"),
+        ("y in", "y not in"),
+    ],
+)  # fmt: skip
+def test_the_code_digest_sees_every_small_change(checkout, before, after):
+    rule = checkout / "meprop" / "rule.py"
+    first = edited(rule, CODE)
+    assert CODE.count(before) == 1
+    assert edited(rule, CODE.replace(before, after)) != first
+    assert edited(rule, CODE.replace("try:", "# reasons\n\n    try:")) == first
+
+
+def test_the_code_digest_is_the_same_in_every_process():
+    command = "from meprop.study.provenance import code_digest; print(code_digest())"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", command],
+            capture_output=True, text=True, check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert found == {code_digest()}
 
 
 def test_the_code_digest_follows_the_versions(checkout, monkeypatch):

@@ -29,9 +29,10 @@ TINY = Config(dataset="digits", train_size=60, epochs=3, ratio=0.05, decay=0.6)
 def few_digits():
     """Evaluation on fewer images, for speed; the scores mean nothing here anyway."""
     whole = load_data("digits")
-    small = Splits(
-        whole.train, *(Part(p.images[:40], p.labels[:40]) for p in (whole.dev, whole.test))
-    )
+    parts = {name: getattr(whole, name) for name in ("train", "dev", "test")}
+    for name in ("dev", "test"):
+        parts[name] = Part(parts[name].images[:40], parts[name].labels[:40])
+    small = Splits(parts.__getitem__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "load_data", lambda name: small)
         yield small
@@ -332,7 +333,8 @@ def test_a_damaged_checkpoint_starts_over(record, tmp_path):
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, monkeypatch, few_digits):
     config = replace(TINY, epochs=1)
     train(config, checkpoint=tmp_path / "run.pt", progress=False)
-    other = Splits(few_digits.train, few_digits.test, few_digits.dev)
+    exchanged = {"train": few_digits.train, "dev": few_digits.test, "test": few_digits.dev}
+    other = Splits(exchanged.__getitem__)
     monkeypatch.setattr(training, "load_data", lambda name: other)
     with pytest.raises(CheckpointError, match="made with other data of 'digits'"):
         train(config, checkpoint=tmp_path / "run.pt", progress=False)

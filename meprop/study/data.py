@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -32,11 +33,24 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set's three parts."""
+    """A data set's three parts, each made when it is first asked for."""
 
-    train: Part
-    dev: Part
-    test: Part
+    make: Callable[[str], Part]
+
+    @cached_property
+    def train(self) -> Part:
+        """What the network learns from."""
+        return self.make("train")
+
+    @cached_property
+    def dev(self) -> Part:
+        """What the best epoch is chosen by."""
+        return self.make("dev")
+
+    @cached_property
+    def test(self) -> Part:
+        """What the result is measured on."""
+        return self.make("test")
 
     @cached_property
     def digest(self) -> str:
@@ -107,18 +121,20 @@ def load_data(name: str, root: str | Path | None = None) -> Splits:
 def _downloaded(spec: Downloaded, root: Path) -> Splits:
     fetch(spec.files, root)
     raw = root / spec.files.folder / "raw"
-    parts = []
-    for name in ("train", "t10k"):
-        images = torch.from_numpy(_read_idx(raw / f"{name}-images-idx3-ubyte"))
-        labels = torch.from_numpy(_read_idx(raw / f"{name}-labels-idx1-ubyte"))
+    rows = {
+        "train": ("train", slice(spec.dev, None)),
+        "dev": ("train", slice(spec.dev)),
+        "test": ("t10k", slice(None)),
+    }
+
+    def make(part: str) -> Part:
+        name, chosen = rows[part]
+        images = _read_idx(raw / f"{name}-images-idx3-ubyte")[chosen, None].astype(np.float32)
+        labels = _read_idx(raw / f"{name}-labels-idx1-ubyte")[chosen].astype(np.int64)
         # Division, not multiplication by 1/255, so that 255 becomes exactly 1.
-        parts.append(Part(images.unsqueeze(1).float().div_(255), labels.long()))
-    whole, test = parts
-    return Splits(
-        train=Part(whole.images[spec.dev :], whole.labels[spec.dev :]),
-        dev=Part(whole.images[: spec.dev], whole.labels[: spec.dev]),
-        test=test,
-    )
+        return Part(torch.from_numpy(images).div_(255), torch.from_numpy(labels))
+
+    return Splits(make)
 
 
 def _read_idx(path: Path) -> np.ndarray:
@@ -126,7 +142,7 @@ def _read_idx(path: Path) -> np.ndarray:
 
     torchvision has a reader, but importing it takes longer than the rest of a run's set-up.
     """
-    content = np.fromfile(path, dtype=np.uint8)
+    content = np.memmap(path, dtype=np.uint8, mode="r")
     dimensions = int(content[3])
     shape = content[4 : 4 + 4 * dimensions].view(">u4").astype(np.int64)
     return content[4 + 4 * dimensions :].reshape(shape)
@@ -146,7 +162,7 @@ def _digits(spec: Embedded) -> Splits:
         test = set(held_out) - dev
         for i, member in enumerate(members):
             chosen["dev" if i in dev else "test" if i in test else "train"].append(member)
-    return Splits(**{part: _take(images, labels, sorted(rows)) for part, rows in chosen.items()})
+    return Splits(lambda part: _take(images, labels, sorted(chosen[part])))
 
 
 def _digits_table() -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import math
 import os
@@ -60,7 +61,9 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
     the user's cache folder.
     """
     if OWNER in os.environ:
-        # Python would take another second to take torch apart.
+        # What was imported stays: looking through it again and again for garbage takes a while,
+        # and taking torch apart at the end another second.
+        gc.freeze()
         atexit.register(os._exit, 0)
     if record is not None and (ROOT / record).exists():
         found = Record.load(ROOT / record)

@@ -5,7 +5,6 @@ Nothing here tells a path, a user or a host.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import os
@@ -14,6 +13,7 @@ import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import meprop
@@ -50,12 +50,13 @@ def provenance(threads: int) -> dict[str, Any]:
 def code_digest() -> str:
     """SHA-256 of everything that may change a result's bits: our code, and the versions below it.
 
-    Comments, docstrings and layout do not count.
+    What counts is the code as Python compiles it: comments and docstrings do not.
     """
     content = hashlib.sha256()
     for path in code_files():
         content.update(path.relative_to(PACKAGE).as_posix().encode())
-        content.update(_meaning(path.read_text(encoding="utf-8")).encode())
+        code = compile(path.read_bytes(), "", "exec", dont_inherit=True, optimize=2)
+        content.update(repr(_meaning(code)).encode())
     for package in ("torch", "numpy", "numba"):
         content.update(f"{package} {_version(package)}".encode())
     return content.hexdigest()
@@ -73,14 +74,18 @@ def code_files() -> list[Path]:
     return files
 
 
-def _meaning(source: str) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                first.value.value = ""
-    return ast.dump(tree)
+def _meaning(code: CodeType) -> tuple[object, ...]:
+    """What a piece of code does, without where it stands."""
+    constants: list[object] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_meaning(value))
+        else:
+            # A set's order changes from one process to the next.
+            constants.append(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    arguments = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return code.co_code, code.co_exceptiontable, *names, *arguments, *constants
 
 
 def _version(package: str) -> str:
