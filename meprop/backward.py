@@ -39,8 +39,18 @@ class Sliding(NamedTuple):
 
 def conv2d(layer: Conv2d, input: Tensor, padding: tuple[int, ...]) -> Tensor:
     """`F.conv2d` with the layer's parameters and its selective backward pass."""
-    sliding = Sliding(layer.stride, padding, layer.dilation, layer.groups)
+    if input.is_complex():
+        raise ValueError(f"Conv2d: takes real numbers, got {input.dtype}; use torch's own layer")
+    sliding = Sliding(_pair(layer.stride), _pair(padding), _pair(layer.dilation), layer.groups)
     return _apply(_Conv2d, *_arguments(layer, input), layer, sliding)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """As torch reads a stride that somebody set to a number, or to a list."""
+    if isinstance(value, int):
+        return (value, value)
+    first, *rest = value
+    return (first, rest[0] if rest else first)
 
 
 def linear(layer: Linear, input: Tensor) -> Tensor:
@@ -49,12 +59,17 @@ def linear(layer: Linear, input: Tensor) -> Tensor:
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
-    """The input itself, with a selective backward pass."""
+    """The input, with a selective backward pass."""
     return _apply(_Identity, input, layer)
 
 
 def _apply(function: type[Function], *args: Any) -> Tensor:
     """Dynamo cannot trace a backward pass that keeps state: a compiled model calls it as it is."""
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "meprop: torch.func (grad, vmap, jvp) cannot look into a selective backward pass; use "
+            "torch's own layers there (meprop.revert, or skip= in meprop.convert)"
+        )
     return _untraced(function, *args) if torch.compiler.is_compiling() else function.apply(*args)
 
 
@@ -92,7 +107,7 @@ class _Identity(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Any) -> Tensor:
         ctx.layer = layer
-        return x.view_as(x)
+        return x.clone()  # of a view, an in-place activation would be refused
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -105,13 +120,15 @@ def top(layer: Selecting, grad: Tensor) -> Tensor:
     if layer.rule is not None:
         # The kernels select the same entries without sorting; `masked` stays the reference.
         fast = layer.backend == "auto" and layer.rule.ratio < 1 and kernels.supports(grad)
-        mask, layer.run_grad = (kernels.select if fast else select)(
+        mask, run_grad = (kernels.select if fast else select)(
             grad,
             layer.rule,
             layer.run_grad,
             layer.generator,
             per_position=layer.history == "position",
         )
+        if run_grad is None or kernels.has_memory(run_grad):
+            layer.run_grad = run_grad  # many gradients at once (is_grads_batched) are no step
         chosen = torch.where(mask, grad, 0)
     _observe(layer, grad, chosen)
     return chosen
@@ -148,8 +165,8 @@ def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
     else:
         chosen = top(ctx.layer, rows)
-        dx = chosen @ weight if wants_x else None
-        dw = chosen.T @ inputs if wants_weight else None
+        dx = chosen @ weight.conj() if wants_x else None
+        dw = chosen.T @ inputs.conj() if wants_weight else None
         db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
     return [None if dx is None else dx.reshape(x.shape), dw, db]
 
@@ -215,7 +232,7 @@ def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, T
     Autograd sees the cast, so that gradients come back in the parameters' own type.
     """
     weight, bias, device = layer.weight, layer.bias, input.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         input, weight = (t if t.dtype == torch.float64 else t.to(dtype) for t in (input, weight))
         bias = bias if bias is None or bias.dtype == torch.float64 else bias.to(dtype)

@@ -18,6 +18,7 @@ CONVERTED: dict[type[nn.Module], type[Selecting]] = {nn.Conv2d: Conv2d, nn.Linea
 ORIGINAL: dict[type[nn.Module], type[nn.Module]] = {
     ours: theirs for theirs, ours in CONVERTED.items()
 }
+OURS = tuple(ORIGINAL)
 
 
 def convert(
@@ -34,6 +35,7 @@ def convert(
     `rule=None` gives exact gradients whose backward pass skips zeros. `skip` names modules (with
     all they contain) that stay as they are. Layers that are ours already get the new rule.
     Subclasses of torch's layers may compute something else, so they are left alone, with a warning.
+    Wherever a backward pass runs, gradients are selected: in `eval()` too.
 
     >>> model = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), TopK(0.05))
     >>> type(model[0])
@@ -41,18 +43,19 @@ def convert(
     """
     check_settings("convert", rule, backend, history)
     wanted = _checked_layers(layers)
-    modules = dict(model.named_modules())
-    skip = _checked_skip(skip, modules)
+    skipped = _skipped(skip, dict(model.named_modules(remove_duplicate=False)))
     found, foreign = [], []
-    for name, module in modules.items():
-        if any(name == s or name.startswith(f"{s}.") for s in skip):
+    for name, module in model.named_modules():
+        if module in skipped:
             continue
-        if type(module) in wanted or ORIGINAL.get(type(module)) in wanted:
+        if isinstance(module, wanted) and "forward" in vars(module):
+            foreign.append(f"{name} (its forward was replaced)")
+        elif type(module) in wanted or ORIGINAL.get(type(module)) in wanted:
             found.append(module)
         elif isinstance(module, wanted):
             foreign.append(f"{name} ({type(module).__name__})")
     if foreign:
-        warnings.warn(f"convert: left alone, subclasses: {', '.join(foreign)}", stacklevel=2)
+        warnings.warn(f"convert: left alone: {', '.join(foreign)}", stacklevel=2)
     if not found:
         types = ", ".join(layer.__name__ for layer in wanted)
         warnings.warn(f"convert: nothing to convert, the model has no {types}", stacklevel=2)
@@ -71,12 +74,21 @@ def revert(model: M) -> M:
     >>> revert(convert(nn.Conv2d(3, 8, 3), TopK(0.05)))
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
     """
-    for module in model.modules():
-        if type(module) in ORIGINAL:
+    kept = []
+    for name, module in model.named_modules():
+        if type(module) not in ORIGINAL:
+            kept += [f"{name} ({type(module).__name__})"] if isinstance(module, OURS) else []
+        else:
             del module.run_grad
             for name in ("rule", "backend", "history", "generator"):
                 delattr(module, name)
             module.__class__ = ORIGINAL[type(module)]
+    if kept:
+        warnings.warn(
+            f"revert: left alone, and still selecting: {', '.join(kept)}; remove their "
+            "parametrizations first",
+            stacklevel=2,
+        )
     return model
 
 
@@ -87,19 +99,20 @@ def _ours(module: nn.Module) -> type[nn.Module]:
 def _checked_layers(
     layers: Collection[type[nn.Module]] | type[nn.Module],
 ) -> tuple[type[nn.Module], ...]:
-    wanted = (layers,) if isinstance(layers, type) else tuple(layers)
-    for layer in wanted:
+    wanted = (layers,) if isinstance(layers, type | str) else tuple(layers)
+    for layer in wanted or (layers,):
         if layer not in CONVERTED:
             known = ", ".join(f"nn.{kind.__name__}" for kind in CONVERTED)
             raise ValueError(f"convert: layers can contain {known}, got {layer!r}")
     return wanted
 
 
-def _checked_skip(skip: Collection[str] | str, modules: dict[str, nn.Module]) -> tuple[str, ...]:
+def _skipped(skip: Collection[str] | str, modules: dict[str, nn.Module]) -> set[nn.Module]:
+    """The modules that stay as they are, with all they contain; a shared one has several names."""
     names = (skip,) if isinstance(skip, str) else tuple(skip)
     for name in names:
         if name not in modules or name == "":
             near = get_close_matches(str(name), modules, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"convert: skip names no module of the model: {name!r}{hint}")
-    return names
+    return {inner for name in names for inner in modules[name].modules()}

@@ -43,6 +43,11 @@ def load_history_state(model: nn.Module, state: State) -> None:
             f"the state's are {sorted(state)}"
         )
     for name, layer in layers.items():
+        if state[name].keys() != {"run_grad", "generator"}:
+            raise ValueError(
+                f"load_history_state: layer {name!r} needs 'run_grad' and 'generator', got "
+                f"{sorted(state[name])}"
+            )
         if (layer.generator is None) != (state[name]["generator"] is None):
             raise ValueError(
                 f"load_history_state: layer {name!r} and the state differ in pick='random'"

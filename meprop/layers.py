@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,8 +53,20 @@ class Selecting(nn.Module):
             fork.set_state(torch.get_rng_state())
             seed = int(torch.randint(2**62, (1,), generator=fork)) + stream
             self.generator = Generator().manual_seed(seed)
-        # In no state_dict, so that it stays torch's; `.to()` moves it all the same.
-        self.register_buffer("run_grad", None, persistent=False)
+        # No buffer: its shape follows the mini-batch, and `state_dict` stays torch's.
+        self.run_grad = None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selecting:
+        """`.to()` and its like, for `run_grad` too."""
+        super()._apply(fn, recurse)
+        if self.run_grad is not None:
+            self.run_grad = fn(self.run_grad)
+        return self
+
+    def _as_torch(self) -> bool:
+        """The backward pass is torch's, or there will be none."""
+        plain = self.rule is None and self.backend == "masked"
+        return plain or not torch.is_grad_enabled()
 
     def extra_repr(self) -> str:
         """torch's own description, and what is selected."""
@@ -76,10 +89,10 @@ class Conv2d(Selecting, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        if input.dim() == 3:
-            return self(input.unsqueeze(0)).squeeze(0)
-        if self.rule is None and self.backend == "masked":
+        if self._as_torch():
             return super().forward(input)
+        if input.dim() == 3:
+            return self.forward(input.unsqueeze(0)).squeeze(0)
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             return conv2d(self, input, (0, 0))
@@ -100,9 +113,7 @@ class Linear(Selecting, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        if self.rule is None and self.backend == "masked":
-            return super().forward(input)
-        return linear(self, input)
+        return super().forward(input) if self._as_torch() else linear(self, input)
 
 
 class GradientTopK(Selecting):
@@ -110,6 +121,8 @@ class GradientTopK(Selecting):
 
     Put it above a normalisation layer to select there rather than at the convolution's output:
     another reading of the paper, under which "5% is 20% of 25%" holds with batch normalisation.
+    A 4-d input is taken as (samples, maps, height, width); any other as a linear layer's output,
+    with the units in the last dimension.
 
     >>> layer = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), GradientTopK(TopK(0.05)))
     >>> layer(torch.rand(4, 1, 8, 8)).sum().backward()
@@ -121,7 +134,7 @@ class GradientTopK(Selecting):
         super().__init__(rule=rule, backend="masked", history=history)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The input itself."""
+        """A copy of the input, which an in-place activation may change."""
         return topk_gradient(self, input)
 
 

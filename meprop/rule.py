@@ -56,6 +56,8 @@ class TopK:
             raise ValueError(f"TopK: ratio must be in (0, 1], got {self.ratio!r}{hint}")
         if not _is_number(self.decay) or not 0 <= self.decay < 1:
             raise ValueError(f"TopK: decay must be in [0, 1), got {self.decay!r}")
+        for name in ("ratio", "decay"):  # of numpy, or a fraction: plain numbers from here on
+            object.__setattr__(self, name, float(getattr(self, name)))
         check_choice("TopK", "scope", self.scope, SCOPES)
         check_choice("TopK", "pick", self.pick, PICKS)
         check_choice("TopK", "bias", self.bias, BIASES)

@@ -31,7 +31,7 @@ class _Share:
         return self.nonzero / self.entries if self.entries else None
 
 
-@dataclass
+@dataclass(repr=False)
 class Seen:
     """What was seen of one layer, over all backward passes inside the `watch`.
 
@@ -40,11 +40,11 @@ class Seen:
     norm of the full one. `None` where no gradient came by.
     """
 
-    _before: _Share = field(default_factory=_Share, repr=False)
-    _after: _Share = field(default_factory=_Share, repr=False)
-    _weight: _Share = field(default_factory=_Share, repr=False)
-    _squares: float = field(default=0.0, repr=False)
-    _squares_kept: float = field(default=0.0, repr=False)
+    _before: _Share = field(default_factory=_Share)
+    _after: _Share = field(default_factory=_Share)
+    _weight: _Share = field(default_factory=_Share)
+    _squares: float = 0.0
+    _squares_kept: float = 0.0
 
     def count(self, grad: Tensor, kept: Tensor) -> None:
         """Add a gradient at the layer's output, and the entries of it that were passed on."""
@@ -71,7 +71,7 @@ class Seen:
             return None
         return (self._squares_kept / self._squares) ** 0.5 if self._squares else 1.0
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         names = ("before", "after", "weight", "norm_kept")
         shares = ((name, getattr(self, name)) for name in names)
         return ", ".join(f"{n} {'-' if v is None else format(v, '.1%')}" for n, v in shares)

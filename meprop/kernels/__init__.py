@@ -29,14 +29,24 @@ class Backward(NamedTuple):
 def supports(*tensors: Tensor) -> bool:
     """Whether the kernels can take these tensors: float32 on the CPU, below 2**31 entries.
 
+    They read memory, so a tensor that only stands for one (fake, batched by vmap) is refused.
+
     >>> supports(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1).double())
     False
     """
     for t in tensors:
         plain = t.is_cpu and t.dtype is torch.float32 and t.layout is torch.strided
-        if not plain or t.numel() >= 2**31:
+        if not plain or t.numel() >= 2**31 or not has_memory(t):
             return False
     return _numba_is_there()
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is values in memory, rather than something that acts as a tensor."""
+    own = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    inside = torch._C._functorch
+    wrapped = inside.is_functorch_wrapped_tensor(tensor) or inside.is_legacy_batchedtensor(tensor)
+    return own and not wrapped
 
 
 @cache
@@ -115,6 +125,8 @@ def _backward(
     from meprop.kernels import _driver
     from meprop.kernels._threads import MEMORY
 
+    grad, x, weight = grad.resolve_neg(), x.resolve_neg(), weight.resolve_neg()
+    run_grad = _in_float32(run_grad)
     if grad.numel() == 0:
         dx = torch.zeros_like(x) if needs[0] else None
         dw = torch.zeros_like(weight) if needs[1] else None
@@ -144,6 +156,11 @@ def _backward(
     return Backward(dx, dw, bias, g.history, kept)
 
 
+def _in_float32(run_grad: Tensor | None) -> Tensor | None:
+    """Under autocast, or after `model.double()`, the past may have another type."""
+    return None if run_grad is None else run_grad.to(torch.float32)
+
+
 def select(
     grad: Tensor,
     rule: TopK,
@@ -164,7 +181,8 @@ def select(
     by_reference = rule.scope == "unified" or (per_position and not conv and grad.dim() != 2)
     if grad.numel() == 0 or by_reference:
         return selection.select(grad, rule, history, generator, per_position=per_position)
-    rows = grad if conv else grad.reshape(-1, grad.shape[-1])
+    rows = (grad if conv else grad.reshape(-1, grad.shape[-1])).resolve_neg()
+    history = _in_float32(history)
     if history is not None and not per_position:
         history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
     g = _driver.prepare(rows, rule, history, generator, per_position)
