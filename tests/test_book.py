@@ -116,7 +116,13 @@ def test_one_seed_is_no_more_than_a_description(results):
 
 
 def test_effect_says_what_is_missing(results):
-    assert "`bias-sparse`: not trained yet" in effects.effect("bias", "ratio-k05", "bias-sparse")
+    readings = ("scope", "ratio-k05", "scope-sample", "scope-layer")
+    text = effects.effect(*readings)
+    assert "Declared as `scope-sample` and `scope-layer`" in text and "not trained yet" in text
+    assert "Measured" not in text
+    results["ablation/ratio-k05-s0"], results["ablation/scope-layer-s0"] = 97.0, 97.1
+    text = effects.effect(*readings)
+    assert "`scope-sample`: not trained yet" in text and "+0.10 points" in text
 
 
 def test_headline_without_and_with_records(results):

@@ -25,5 +25,8 @@ def effect(study: str, ours: str, *others: str) -> str:
         )
     page = f"notebooks/pages/ablation-{study}.ipynb"
     where = f" ([{study} study](../{page}))" if (ROOT / page).is_file() else ""
+    if not any(tests(results.of(other)).keys() & reference.keys() for other in others):
+        names = " and ".join(f"`{other}`" for other in others)
+        return f":::{{div}} effect\n\nDeclared as {names}{where}, and not trained yet.\n\n:::"
     said = f"**Measured** against `{ours}`{where}:"
     return "\n".join([":::{div} effect\n", said, "", *(f"- {line}" for line in lines), "", ":::"])

@@ -42,7 +42,7 @@ def scoreboard(judged: Sequence[Judged]) -> Figure:
 def differences(judged: Sequence[Judged], margin: float) -> Figure | None:
     """Every difference of test accuracies that a claim rests on, with its interval."""
     rows = [
-        (each, f"{each.claim.key}: {what}", found)
+        (each, f"{_short(each.claim.key)}: {what}", found)
         for each in judged
         for what, found in each.verdict.differences.items()
         if found.n
@@ -73,3 +73,8 @@ def differences(judged: Sequence[Judged], margin: float) -> Figure | None:
         )
     figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     return figure
+
+
+def _short(key: str) -> str:
+    """A claim in a word or three: `suffices-bn` is "suffices, BN"."""
+    return key.replace("-bn", ", BN").replace("bn-", "BN ").replace("-", " ")

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from meprop.study.figures.style import COLOURS, PALETTE, Figure, subplots
+from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.statistics import Interval
 from meprop.study.report.tables import Compared
 
@@ -113,15 +113,14 @@ def gaps(compared: Sequence[Compared]) -> Figure | None:
     if not done:
         return None
     figure, axes = subplots(1, 2, figsize=(9, 0.42 * len(done) + 1.6), sharey=True)
-    pairs = (("train", "test", "train"), ("dev", "test", "dev"))
-    for axis, (first, second, colour) in zip(axes, pairs, strict=True):
+    for axis, (first, second) in zip(axes, (("train", "test"), ("dev", "test")), strict=True):
         for place, row in enumerate(done):
             gap = row.gap(first, second)
-            axis.barh(place, gap.mean, height=0.6, color=COLOURS[colour], alpha=0.75)
+            axis.barh(place, gap.mean, height=0.6, color=OURS, alpha=0.75)
             if gap.known:
                 axis.plot([gap.low, gap.high], [place] * 2, color="0.2", linewidth=1.5)
             if (first, second) == ("dev", "test") and row.paper is not None:
-                _diamond(axis, row.paper.dev - row.paper.test, place)
+                _diamond(axis, row.paper.dev - row.paper.test, place + 0.12)
         axis.set(xlabel=f"{first} - {second} accuracy (points)")
         axis.grid(visible=False, axis="y")
     axes[0].set_yticks(range(len(done)), [row.label for row in done])

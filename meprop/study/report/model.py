@@ -101,7 +101,7 @@ def densities_in_words(seen: dict[str, Seen]) -> str:
     )
     layers = f"{len(chosen)} layers drop" if len(chosen) > 1 else "One layer drops"
     return (
-        f"{layers} something: {before} of the gradient were nonzero before, {after} after the "
+        f"{layers} something: {before} of the gradient was nonzero before, {after} after the "
         f"selection, with {kept} of its norm."
     )
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from meprop.study.experiments import ROOT, Run, load
 from meprop.study.pipeline import find
@@ -119,7 +120,7 @@ def about(dataset: str, rows: Sequence[Row]) -> str:
     if not done:
         return (
             "The quick suite was not executed on this machine yet, or by other code: "
-            f"`{COMMAND}` trains its {len(rows)} runs in a minute or two (`make book` does it "
+            f"`{COMMAND}` trains its {len(rows)} runs in a few minutes (`make book` does it "
             "too). Until then this page shows the reference alone."
         )
     rest = "" if done == len(rows) else f" `{COMMAND}` trains the others."
@@ -226,14 +227,14 @@ def expected(rows: Sequence[Row], images: int) -> str:
     if not both:
         return "It was not measured what other arithmetic alone changes."
     losses = max(row.loss_difference for row in both)
-    differences = sorted(abs(row.difference) for row in both)
+    differences = [abs(row.difference) for row in both]
     image = 100 / images
     return (
         f"To see how much, the suite was trained on the machine of the reference again, with torch "
         f"kept to the instructions of a processor of 2008. {sum(_same(row) for row in both)} of "
         f"{len(both)} runs then came out the same to the last bit. The mean loss of the first "
         f"epoch moved by {losses:.1%} at most. Test accuracies moved by "
-        f"{differences[len(differences) // 2]:.2f} points in the median and {differences[-1]:.2f} "
+        f"{median(differences):.2f} points in the median and {max(differences):.2f} "
         f"at most; one of the {images} test images is {image:.2f} points. Expect the same of "
         "another machine."
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from meprop.bench.results import Row, cost_lines, kinds
+from meprop.bench.results import LINE_RATIOS, Row, cost_lines, kinds
 from meprop.study.experiments import ROOT
 
 NOTHING = 0.02  # a saving below it is none
@@ -69,7 +69,8 @@ def beside(theirs: Sequence[Row], ours: Sequence[Row]) -> str:
         if wanted or (row.group == "step" and row.contender in ("exact", "meprop")):
             there = known.get((row.case, row.contender))
             found = _spread(there.speedup["dense"]) if there is not None else "-"
-            kept = "all" if exact or row.ratio is None else f"{row.ratio:.0%}"
+            kept = f"{row.ratio:.0%}" if row.ratio not in (None, 1) else "all"
+            kept += " (`auto`)" if exact else ""
             lines.append(f"| {_work(row)} | {kept} | {found} | {_spread(row.speedup['dense'])} |")
     return "\n".join(lines)
 
@@ -143,7 +144,8 @@ def growth_in_words(rows: Sequence[Row]) -> str:
         f"Time, as a multiple of the dense backward pass: {'; '.join(parts)}. So it falls in a "
         "straight line with what is kept, but not to zero: choosing, changing layouts and starting "
         "remain. The slope is what a selected entry costs, as a multiple of what one costs in the "
-        f"dense pass. A layer pays off below about {_break_even(rows)} kept."
+        f"dense pass. A layer pays off below about {_break_even(rows)} kept; the lines are fitted "
+        f"up to {LINE_RATIOS[1]:.0%}, so what lies beyond is an extrapolation."
     )
 
 
@@ -172,15 +174,26 @@ def dense_in_words(rows: Sequence[Row]) -> str:
 
 
 def steps_in_words(rows: Sequence[Row]) -> str:
-    """How much faster whole training steps are."""
-    parts = []
+    """How much faster whole training steps are, on one thread and on more."""
+    one, parts = counting(rows), []
     for subject, name in STEPS.items():
-        if row := _of(rows, f"step/{subject}/", "meprop"):
+        if row := _of(one, f"step/{subject}/", "meprop"):
             text = f"{name} {_spread(row.speedup['dense'])}"
-            if "stock" in row.speedup:
-                text += f", {row.speedup['stock']['median']:.2f} over stock PyTorch"
+            dense = _of(one, f"step/{subject}/", "dense")
+            if dense and "stock" in row.speedup:
+                ours, theirs = (each.speedup["stock"]["median"] for each in (row, dense))
+                text += f", {ours:.2f} over stock PyTorch (of which fused Adam: {theirs:.2f})"
             parts.append(text)
-    return f"A step with 5% kept, times as fast as the best dense one: {'; '.join(parts)}."
+    words = [f"A step with 5% kept, times as fast as the best dense one: {'; '.join(parts)}."]
+    for threads in sorted({row.threads for row in rows} - {1}):
+        more = [
+            f"{name} {_spread(row.speedup['dense'])}"
+            for subject, name in STEPS.items()
+            if (row := _of(counting(rows, threads), f"step/{subject}/", "meprop"))
+        ]
+        if more:
+            words.append(f"On {threads} threads, from fewer rounds: {'; '.join(more)}.")
+    return " ".join(words)
 
 
 def parts_in_words(rows: Sequence[Row]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 
 from meprop.study.config import Config
 from meprop.study.experiments import load
@@ -196,6 +196,17 @@ def in_words(compared: Sequence[Compared]) -> str:
         else f"One of the paper's settings is trained, {rest[0].label}: its test accuracy is "
         f"{rest[0].test.mean:.2f}%, the baseline's {baseline.test.mean:.2f}%."
     ]
+    off = [
+        (row.dev.mean - row.paper.dev, row.test.mean - row.paper.test)
+        for row in (baseline, *rest)
+        if row.paper
+    ]
+    dev, test = (fmean(column) for column in zip(*off, strict=True))
+    words.append(
+        f"On average over these rows and the baseline, our development accuracy is "
+        f"{points(dev)} points from the paper's and our test accuracy {points(test)}; which images "
+        "its development set had is not known."
+    )
     if most < 2:
         words.append(
             f"There is one seed, so this describes {len(rest) + 1} trained networks and decides "

@@ -264,7 +264,7 @@ def in_words(found: DataFrame) -> str:
         f"{sum(slower)} of {of}. A set that never changed would stay at {at_first:.0f}%; the least "
         f"here is {most['ever'].min():.0f}%. Of what decay {high:g} chooses at {idle['layer']} "
         f"{'with' if idle['batch_norm'] else 'without'} BN, {idle['nonzero']:.0f}% have a gradient "
-        "at that step: what remains of the choice goes to zeros."
+        "at that step: the rest of the choice is spent on zeros."
     )
 
 
@@ -276,16 +276,17 @@ def main(say: Callable[[str], None] = print) -> None:
     """Measure every configuration of the study of the decay and write the file."""
     rows: list[Count] = []
     configs = configurations()
-    origin = provenance(configs[0].threads)  # now: somebody may commit while it runs
+    first = configs[0]
+    origin = provenance(first.threads)  # now: somebody may commit while it runs
     for config in configs:
         say(f"decay {config.decay:g}, batch normalisation {config.batch_norm}")
         rows += measure(config)
     about = {
         "made by": "python -m meprop.study.report.turnover",
-        "data": f"the first {configs[0].train_size:,} images of {configs[0].dataset.upper()}",
-        "ratio": f"{configs[0].ratio:g}",
+        "data": f"the first {first.train_size:,} training images of {first.dataset.upper()}",
+        "ratio": f"{first.ratio:g}",
         "steps": str(STEPS),
-        "seed": str(configs[0].seed),
+        "seed": str(first.seed),
     }
     save(rows, ROOT / FILE, about | origin)
     say(f"{FILE} is written: {len(rows)} rows.")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from meprop.study.data import DATASETS
 from meprop.study.report.ablations.study import BELOW, GAPS, Ablation
 from meprop.study.report.paper import paper
 from meprop.study.report.statistics import (
@@ -28,7 +29,17 @@ def about(ablation: Ablation) -> str:
     if named:
         same = f" Only runs that agree in {_list([f'`{n}`' for n in study.within])} are compared."
         text += f" Reference: {'; '.join(named.values())}.{same if study.within else ''}"
-    return f"{text} {coverage(ablation)}"
+    return f"{text} {_trained_on(ablation)} {coverage(ablation)}"
+
+
+def _trained_on(ablation: Ablation) -> str:
+    configs = [run.config for run in ablation.results.runs]
+    images = sorted({config.train_size or DATASETS[config.dataset].train for config in configs})
+    epochs = sorted({config.epochs for config in configs})
+    return (
+        f"Every run learns from {_list([f'{size:,}' for size in images], 'or')} images, for "
+        f"{_list([str(number) for number in epochs], 'or')} epochs."
+    )
 
 
 def coverage(ablation: Ablation) -> str:
@@ -57,8 +68,8 @@ def coverage(ablation: Ablation) -> str:
     return f"{text} Diverged: {', '.join(lost)}." if lost else text
 
 
-def _list(words: Sequence[str]) -> str:
-    return " and ".join(", ".join(words).rsplit(", ", 1))
+def _list(words: Sequence[str], last: str = "and") -> str:
+    return f" {last} ".join(", ".join(words).rsplit(", ", 1))
 
 
 def scores(ablation: Ablation) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from meprop.study.report import paper, tables
-from meprop.study.report.claims.evidence import Evidence, epochs_to, gap, late_spread, test
+from meprop.study.report.claims.evidence import Evidence, epochs_to, gap, test
 from meprop.study.report.claims.judging import judge, over_seeds, table_of
 from meprop.study.report.claims.verdicts import (
     NOT_SUPPORTED,
@@ -21,6 +21,7 @@ from meprop.study.report.claims.verdicts import (
     points,
     together,
 )
+from meprop.study.report.epochs import late_gap, late_spread, norm_kept
 from meprop.study.report.statistics import paired
 
 CONVERGED = 99.0  # percent of the development set
@@ -29,12 +30,16 @@ CONVERGED = 99.0  # percent of the development set
 @judge("suffices", "suffices-bn")
 def suffices(evidence: Evidence, key: str) -> Verdict:
     number = table_of(key)
-    found = {
-        row.label: evidence.pair(row.name, f"table{number}-baseline")
-        for row in paper.table(number)
-        if row.k == paper.paper()["ratio"]["percent"]
-    }
-    return over_seeds(evidence, found, not_worse, [-evidence.margin])
+    rows = [row for row in paper.table(number) if row.k == paper.paper()["ratio"]["percent"]]
+    found = {row.label: evidence.pair(row.name, f"table{number}-baseline") for row in rows}
+    verdict = over_seeds(evidence, found, not_worse, [-evidence.margin])
+    kept = "; ".join(
+        f"{row.label}, {fmean(fmean(norm_kept(record)) for record in records.values()):.0f}%"
+        for row in rows
+        if (records := evidence.of(row.name))
+    )
+    shown = f" Of the norm of the gradient these rows pass on, on average: {kept}." if kept else ""
+    return replace(verdict, numbers=verdict.numbers + shown)
 
 
 @judge("beats-baseline")
@@ -77,12 +82,17 @@ def overfits(evidence: Evidence, key: str) -> Verdict:
         for row in rows
     }
     verdict = over_seeds(evidence, found, better, [0.0, evidence.margin])
-    also = [
-        f"{row.label} {points(its)}"
-        for row in rows
-        if (its := evidence.pair("table2-baseline", row.name, lambda r: gap(r, "dev"))).n
-    ]
-    shown = f" The same of dev - test, baseline minus: {'; '.join(also)}." if also else ""
+    shown = ""
+    for what, value in (
+        ("dev - test", lambda record: gap(record, "dev")),
+        ("train - test as a mean of the last ten epochs", late_gap),
+    ):
+        also = [
+            f"{row.label} {points(its)}"
+            for row in rows
+            if (its := evidence.pair("table2-baseline", row.name, value)).n
+        ]
+        shown += f" The same of {what}, baseline minus: {'; '.join(also)}." if also else ""
     return replace(verdict, numbers=verdict.numbers + shown, differences={})  # gaps, not accuracies
 
 
@@ -93,7 +103,7 @@ def like_dropout(evidence: Evidence, key: str) -> Verdict:
         "5,000": ("ratio-k100", "ratio-k05", "overfitting-dropout"),
     }
     narrowed = {
-        f"{images} images, {what}": evidence.pair(baseline, name, gap)
+        f"gap narrowed with {images} images by {what}": evidence.pair(baseline, name, gap)
         for images, (baseline, *others) in sizes.items()
         for what, name in zip(("5%", "dropout"), others, strict=True)
     }
@@ -103,8 +113,10 @@ def like_dropout(evidence: Evidence, key: str) -> Verdict:
         return verdict
     # Only "dropout does, and 5% does not" speaks against the likeness.
     for images in sizes:
-        ours = better(narrowed[f"{images} images, 5%"], evidence.margin)
-        dropout = better(narrowed[f"{images} images, dropout"], evidence.margin)
+        ours, dropout = (
+            better(narrowed[f"gap narrowed with {images} images by {what}"], evidence.margin)
+            for what in ("5%", "dropout")
+        )
         if (ours, dropout) == (NOT_SUPPORTED, SUPPORTED):
             return verdict
     return replace(verdict, outcome=UNDECIDED)
@@ -114,15 +126,18 @@ def like_dropout(evidence: Evidence, key: str) -> Verdict:
 def decay_helps(evidence: Evidence, key: str) -> Verdict:
     number = table_of(key)
     with_decay: dict[int, list[float]] = {}
+    ratios = []
     for row in paper.table(number):
         if row.decay == paper.paper()["decays"]["better"]:
             without = evidence.of(row.name.replace("-d06", "-d0"))
+            ratios += [f"{row.k:g}%"] if without.keys() & evidence.of(row.name).keys() else []
             for seed, record in evidence.of(row.name).items():
                 if seed in without:
                     with_decay.setdefault(seed, []).append(test(record) - test(without[seed]))
     means = {seed: fmean(values) for seed, values in with_decay.items()}
     found = paired(means, dict.fromkeys(means, 0.0), evidence.level)
-    return over_seeds(evidence, {"0.6 minus 0, over ratios": found}, better, [0.0, evidence.margin])
+    what = f"0.6 minus 0, at {', '.join(ratios) or 'any ratio'}"
+    return over_seeds(evidence, {what: found}, better, [0.0, evidence.margin])
 
 
 @judge("decay-stable")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from meprop.study.record import Record
@@ -104,11 +104,6 @@ def gap(record: Record, first: str = "train", second: str = "test") -> float:
     """The difference of two accuracies in the chosen epoch."""
     epoch = record.history[(record.best_epoch or 1) - 1]
     return epoch[f"{first}_accuracy"] - epoch[f"{second}_accuracy"]
-
-
-def late_spread(record: Record, epochs: int = 10) -> float:
-    """The standard deviation of the test accuracy over the last epochs."""
-    return stdev(epoch["test_accuracy"] for epoch in record.history[-epochs:])
 
 
 def epochs_to(record: Record, accuracy: float) -> float:

@@ -46,7 +46,9 @@ def density(evidence: Evidence, key: str) -> Verdict:
     if not near:
         return Verdict(NOT_SUPPORTED, f"{numbers}, and never near {figure}% ({seeds}).")
     return Verdict(
-        SUPPORTED, f"{numbers}; near {figure}% between steps {near[0]} and {near[-1]} ({seeds})."
+        SUPPORTED,
+        f"{numbers}; near {figure}% at {len(near)} of the {len(means)} measured steps, the first "
+        f"of them {near[0]} and the last {near[-1]} ({seeds}).",
     )
 
 
@@ -82,7 +84,9 @@ def five_is_twenty(evidence: Evidence, key: str) -> Verdict:
     within = all(0.15 <= share <= 0.25 for share in kept.values())
     words = " and ".join(f"{100 * share:.0f}% at {layer}" for layer, share in kept.items())
     return Verdict(
-        SUPPORTED if within else NOT_SUPPORTED, f"Selection keeps {words} of the nonzero entries."
+        SUPPORTED if within else NOT_SUPPORTED,
+        f"Selection keeps {words} of the nonzero entries (mean share after it, divided by that "
+        "before).",
     )
 
 
@@ -107,7 +111,10 @@ def decay_fixes(evidence: Evidence, key: str) -> Verdict:
         + ", ".join(f"{ever[name, decay]:.0f}% with {decay:g}" for decay in (0, 0.6, high))
         for name in ("conv1", "conv2")
     )
-    numbers = f"Ever chosen over {turnover.STEPS} steps, {words}."
+    numbers = (
+        f"Ever chosen over {turnover.STEPS} steps, an epoch of the ablations (one seed, without "
+        f"batch normalisation), {words}."
+    )
     return Verdict(outcome, numbers, lacking="between the two lines of the rule")
 
 

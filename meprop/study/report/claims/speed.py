@@ -86,7 +86,9 @@ def saves_training(evidence: Evidence, key: str) -> Verdict:
         if row
     )
     numbers = (
-        f"{words}. Without selecting anything, by skipping zeros: {free}." if free else f"{words}."
+        f"One thread, {words}. Without selecting anything, by skipping zeros: {free}."
+        if free
+        else f"One thread, {words}."
     )
     return Verdict(SUPPORTED if holds else NOT_SUPPORTED, numbers)
 

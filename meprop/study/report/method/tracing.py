@@ -85,8 +85,8 @@ def trace_in_words(found: Trace) -> str:
     own = means.loc[found.decay]
     return "\n".join(lines) + (
         f"\n\nWith a decay of {found.decay:g}, {own['again']:.0f}% of the selected entries are "
-        f"selected again in the next step, and {own['empty']:.0f}% of them have no gradient to "
-        "pass on: that part of the quota is spent on the past."
+        f"selected again in the next step, and {own['empty']:.0f}% of the selected have no "
+        "gradient to pass on: that part of the quota is spent on the past."
     )
 
 
