@@ -25,8 +25,10 @@ def test_what_is_passed_on_is_told_for_each_layer_and_time():
     first, *_, last = record.history
     first["layers"]["conv1"]["norm_kept"] = 0.5
     last["layers"]["conv2"] |= {"norm_kept": 0.4, "before": 0.7}
-    line = epochs.taken_away(compared).splitlines()[2]
-    assert line == "| 5%, decay 0 | 50.0 | 90.0 | 20.0 | 90.0 | 85.0 | 25.0 |"
+    assert epochs.taken_away(compared).splitlines()[2:4] == [
+        "| 5%, decay 0 | conv1 | 50.0 | 90.0 | 20.0 |",
+        "| 5%, decay 0 | conv2 | 90.0 | 85.0 | 25.0 |",
+    ]
     assert "decay 0: 40.0 to 90.0%" in epochs.taken_away_in_words(compared)
 
 

@@ -23,18 +23,19 @@ def norm_kept(record: Record) -> list[float]:
 
 def taken_away(compared: Sequence[Compared]) -> str:
     """A Markdown table: what selection leaves of the gradient, at first and at last."""
-    cells = ["top-k"]
-    for layer in LAYERS:
-        cells += [f"{layer}: norm kept, epoch 1", f"last {LATE}", f"nonzero before, last {LATE}"]
-    lines = [f"| {' | '.join(cells)} |", "| :-- |" + " --: |" * (len(cells) - 1)]
+    lines = [
+        f"| top-k | layer | norm kept, epoch 1 | norm kept, last {LATE} "
+        f"| nonzero before, last {LATE} |",
+        "| :-- | :-- | --: | --: | --: |",
+    ]
     for row in (row for row in compared[1:] if row.records):
-        cells = [row.label]
         records = row.records.values()
         for layer in LAYERS:
+            cells = [row.label, layer]
             for what, epochs in (("norm_kept", FIRST), ("norm_kept", LAST), ("before", LAST)):
                 share = fmean(_share(record, layer, what, epochs) for record in records)
                 cells.append(f"{100 * share:.1f}")
-        lines.append(f"| {' | '.join(cells)} |")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -203,9 +203,9 @@ def in_words(compared: Sequence[Compared]) -> str:
     ]
     dev, test = (fmean(column) for column in zip(*off, strict=True))
     words.append(
-        f"On average over these rows and the baseline, our development accuracy is "
-        f"{points(dev)} points from the paper's and our test accuracy {points(test)}; which images "
-        "its development set had is not known."
+        f"On average over these rows and the baseline, our development accuracy is {_beside(dev)} "
+        f"the paper's and our test accuracy {_beside(test)} it; which images its development set "
+        "had is not known."
     )
     if most < 2:
         words.append(
@@ -263,3 +263,7 @@ def _scored(records: dict[int, Record]) -> dict[int, Record]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _beside(difference: float) -> str:
+    return f"{abs(difference):.2f} points {'below' if difference < 0 else 'above'}"
