@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, median, stdev
 
 from meprop.study.record import Record
@@ -19,6 +19,11 @@ FIRST, LAST = slice(1), slice(-LATE, None)
 def norm_kept(record: Record) -> list[float]:
     """The share of the gradient's norm that selection passes on, of each epoch and layer (%)."""
     return [100 * epoch["layers"][name]["norm_kept"] for epoch in record.history for name in LAYERS]
+
+
+def mean_norm_kept(records: Iterable[Record]) -> str:
+    """The same, averaged over the epochs and layers of some runs: `79%`."""
+    return f"{fmean(fmean(norm_kept(record)) for record in records):.0f}%"
 
 
 def taken_away(compared: Sequence[Compared]) -> str:

@@ -9,10 +9,9 @@ committed measurement of speed; what is not there yet is said to be missing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 
 from meprop.bench.results import Row
-from meprop.study.report.epochs import norm_kept
+from meprop.study.report.epochs import mean_norm_kept
 from meprop.study.report.paper import paper
 from meprop.study.report.results import gather, tests
 from meprop.study.report.speed import committed, counting, files
@@ -52,7 +51,7 @@ def _accuracy(table: int, about: str) -> Answer:
     if not found.n:
         return Answer(question, "not trained yet", f"until Table {table} has its records.")
     kept = [
-        f"{fmean(fmean(norm_kept(record)) for record in records):.0f}%"
+        mean_norm_kept(records)
         for name in names[1:]
         if (records := [each for each in results.of(name).values() if each.history])
     ]

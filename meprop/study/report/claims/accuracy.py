@@ -21,7 +21,7 @@ from meprop.study.report.claims.verdicts import (
     points,
     together,
 )
-from meprop.study.report.epochs import late_gap, late_spread, norm_kept
+from meprop.study.report.epochs import late_gap, late_spread, mean_norm_kept
 from meprop.study.report.statistics import paired
 
 CONVERGED = 99.0  # percent of the development set
@@ -34,7 +34,7 @@ def suffices(evidence: Evidence, key: str) -> Verdict:
     found = {row.label: evidence.pair(row.name, f"table{number}-baseline") for row in rows}
     verdict = over_seeds(evidence, found, not_worse, [-evidence.margin])
     kept = "; ".join(
-        f"{row.label}, {fmean(fmean(norm_kept(record)) for record in records.values()):.0f}%"
+        f"{row.label}, {mean_norm_kept(records.values())}"
         for row in rows
         if (records := evidence.of(row.name))
     )
