@@ -133,13 +133,34 @@ def test_first_training_images_are_dev_and_pixels_are_scaled(root):
     assert splits.test.labels.dtype == torch.int64
 
 
+@pytest.mark.parametrize("rows", [slice(2, 5), [4, 0, 4], torch.tensor([1, 3])])
+@pytest.mark.parametrize("name", ["mnist", "digits"])
+def test_some_rows_are_those_of_all_images(root, name, rows):
+    part = load_data(name, root).test
+    images, labels = part[rows]
+    assert images.dtype == torch.float32
+    assert torch.equal(images, part.images[rows])
+    assert torch.equal(labels, part.labels[rows])
+    few = part.first(5)
+    assert len(few) == 5
+    assert torch.equal(few.images, part.images[:5])
+    assert torch.equal(few[rows][0], images)
+
+
+def test_bytes_stay_bytes_until_asked_for(root):
+    splits = load_data("mnist", root)
+    assert splits.train.pixels.dtype == torch.uint8
+    splits.digest, splits.train[:3], splits.train.first(3)
+    assert "images" not in vars(splits.train)
+
+
 def test_files_are_read_as_torchvision_reads_them(root):
     from torchvision import datasets
 
     splits = load_data("mnist", root)
     for part, theirs in (
         (splits.test, datasets.MNIST(root, train=False)),
-        (Part(torch.cat([splits.dev.images, splits.train.images]),
+        (Part(torch.cat([splits.dev.pixels, splits.train.pixels]),
               torch.cat([splits.dev.labels, splits.train.labels])), datasets.MNIST(root)),
     ):  # fmt: skip
         assert torch.equal((part.images * 255).round().byte()[:, 0], theirs.data)
@@ -150,7 +171,7 @@ def test_the_digest_follows_the_content(root):
     one, again = load_data("mnist", root), load_data("mnist", root)
     assert one.digest == again.digest
     other = load_data("mnist", root)
-    other.test.images[3, 0, 5, 5] += 0.25
+    other.test.pixels[3, 0, 5, 5] += 1
     assert other.digest != one.digest
 
 

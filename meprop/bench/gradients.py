@@ -109,7 +109,7 @@ def paper(batch_norm: bool) -> Paper:
         model = PaperCNN(batch_norm=batch_norm, backend="masked")
         data = load_data("digits").train
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(5))
-        batches = [(data.images[i], data.labels[i]) for i in order.split(10)]
+        batches = [data[i] for i in order.split(10)]
         optimizer = Adam(model.parameters(), 0.001)
         for images, labels in batches[:30]:
             optimizer.zero_grad()

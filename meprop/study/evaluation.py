@@ -21,8 +21,8 @@ def evaluate(model: PaperCNN, part: Part) -> tuple[float, list[int], list[int]]:
     logits = inference(model.eval())
     loss, wrong, predicted = 0.0, [], []
     for start in range(0, len(part), BATCH):
-        labels = part.labels[start : start + BATCH]
-        output = logits(part.images[start : start + BATCH])
+        images, labels = part[start : start + BATCH]
+        output = logits(images)
         loss += float(F.cross_entropy(output, labels, reduction="sum"))
         classes = output.argmax(1)
         missed = torch.nonzero(classes != labels).flatten()

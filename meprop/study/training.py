@@ -88,7 +88,7 @@ class _Run:
         self.config = config
         self.data = load_data(config.dataset)
         size = config.train_size or len(self.data.train)
-        self.train = Part(self.data.train.images[:size], self.data.train.labels[:size])
+        self.train = self.data.train.first(size)
         self.steps = size // config.batch_size
         self.model = build(config)
         self.optimizer = Adam(self.model.parameters(), config.lr)
@@ -138,7 +138,7 @@ class _Run:
         """Learn from one mini-batch; its loss, and the number it got right. No update if the loss
         is not finite.
         """
-        images, labels = self.train.images[batch], self.train.labels[batch]
+        images, labels = self.train[batch]
         output = self.model(_channels_last(images))
         loss = F.cross_entropy(output, labels)
         value = loss.item()

@@ -94,11 +94,12 @@ def mistakes(record: Record, part: Part) -> Figure | None:
     rows, columns, gap = 2, 12, 10  # one picture of all is drawn far faster than 24 plots
     sheet = np.zeros((rows * (SIDE + gap), columns * (SIDE + 2)))
     figure, axis = subplots(figsize=(9, 2))
-    errors = list(zip(record.test_errors, _predictions(record), strict=True))
-    for place, (index, guess) in enumerate(errors[: rows * columns]):
+    images, labels = part[record.test_errors[: rows * columns]]
+    guesses = _predictions(record)[: rows * columns]
+    for place, (image, label, guess) in enumerate(zip(images, labels, guesses, strict=True)):
         y, x = place // columns * (SIDE + gap) + gap, place % columns * (SIDE + 2)
-        sheet[y : y + SIDE, x : x + SIDE] = part.images[index, 0]
-        title = f"{int(part.labels[index])}, not {guess}"
+        sheet[y : y + SIDE, x : x + SIDE] = image[0]
+        title = f"{int(label)}, not {guess}"
         axis.text(x + SIDE / 2, y - 2, title, fontsize=8, ha="center", va="bottom")
     axis.imshow(sheet, cmap="gray_r", interpolation="none")
     axis.set_axis_off()

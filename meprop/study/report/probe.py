@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from meprop.study.adam import Adam
 from meprop.study.config import Config
-from meprop.study.data import Part, load_data
+from meprop.study.data import load_data
 from meprop.study.seeding import batches, build
 
 # A notebook and a run must compute alike: threads and arithmetic are set in one place.
@@ -33,7 +33,7 @@ class Probe:
         self.config = config
         data = load_data(config.dataset).train
         size = config.train_size or len(data)
-        self.data = Part(data.images[:size], data.labels[:size])
+        self.data = data.first(size)
         self.model = build(config).train()
         self.optimizer = Adam(self.model.parameters(), config.lr)
         self.steps = 0
@@ -50,7 +50,7 @@ class Probe:
 
     def batch(self, rows: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Some training images and their labels."""
-        return self.data.images[rows], self.data.labels[rows]
+        return self.data[rows]
 
     def advance(self, steps: int = 1) -> None:
         """Learn from the next mini-batches, with the gradients that the configuration selects."""

@@ -89,7 +89,8 @@ def samples(part: Part, rows: int = 3) -> Figure:
     columns = []
     for digit in range(10):
         chosen = torch.nonzero(part.labels == digit).flatten()[:rows]
-        columns.append(torch.cat(list(_padded(part.images[chosen, 0])), dim=0))
+        images, _ = part[chosen]
+        columns.append(torch.cat(list(_padded(images[:, 0])), dim=0))
     figure, axis = subplots(figsize=(8, 0.8 * rows))
     axis.imshow(torch.cat(columns, dim=1).numpy(), cmap="gray_r", interpolation="none")
     axis.set_axis_off()

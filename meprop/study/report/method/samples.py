@@ -16,7 +16,7 @@ GRADIENTS = ROOT / "book" / "_static" / "explorer-data.js"
 def one_of_each(part: Part) -> tuple[Tensor, Tensor]:
     """The first image of each class, and its label."""
     rows = [int(torch.nonzero(part.labels == label)[0]) for label in part.labels.unique()]
-    return part.images[rows], part.labels[rows]
+    return part[rows]
 
 
 def short(config: Config | None = None, steps: int = 60) -> Probe:
