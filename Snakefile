@@ -60,16 +60,17 @@ rule train:
         # Held until this shell and papermill are gone. A run that a killed pipeline left behind is
         # waited for, and not done twice if it came to its end.
         exec 9>> {params.draft}.lock
-        {params.python} -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
+        {params.python} -IS -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
         if [ -e {output} ]; then exit 0; fi
         echo "started   {params.id}"
         printf '%s' {params.parameters:q} > {params.draft}.yml
         : > {params.draft}.log
         MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log papermill notebooks/train.ipynb \
             {params.draft}.ipynb -f {params.draft}.yml --no-progress-bar --start-timeout 300 \
+            --no-request-save-on-cell-execute \
             >> {params.draft}.log 2>&1 ||
             {{ echo "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
-        {params.python} -I meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}
+        {params.python} -IS meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}
         mv {params.draft}.ipynb {params.notebook}
         mv {params.draft}.json {output}
         echo "finished  {params.id}, after $SECONDS s"
