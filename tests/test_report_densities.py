@@ -7,7 +7,7 @@ from meprop.study import load_data
 from meprop.study.figures import set_style
 from meprop.study.figures import sparsity as drawn
 from meprop.study.report import densities, sparsity
-from meprop.study.report.densities import Stretch, agreement, agreement_in_words
+from meprop.study.report.densities import Stretch, agreement, agreement_in_words, removing
 from meprop.study.report.sparsity import Curve, committed, configuration, path_of
 
 
@@ -17,7 +17,7 @@ def made(*shares, activation="relu", seed=0):
     for step, values in enumerate(shares, 1):
         layers = {
             layer: {"before": value, "above": value}
-            for layer, value in zip(densities.LAYERS, values, strict=True)
+            for layer, value in zip(sparsity.LAYERS, values, strict=True)
         }
         for layer in densities.CONVOLUTIONS:
             layers[layer] |= {"after": 1.0, "norm_kept": 99.0, "untouched": 50.0}
@@ -126,8 +126,8 @@ def test_words_about_what_is_removed():
 
 
 def test_nearly_all_is_not_all():
-    assert densities._most(99.97) == "more than 99.9%"
-    assert (densities._most(100), densities._most(96.24)) == ("100.0%", "96.2%")
+    assert removing._most(99.97) == "more than 99.9%"
+    assert (removing._most(100), removing._most(96.24)) == ("100.0%", "96.2%")
 
 
 def test_later_epochs_come_from_records():
@@ -136,7 +136,7 @@ def test_later_epochs_come_from_records():
     if table is None:
         assert "Missing: `table2-baseline`" in text
     else:
-        assert set(table["layer"]) == set(densities.LAYERS) and text.startswith(
+        assert set(table["layer"]) == set(sparsity.LAYERS) and text.startswith(
             "Over whole runs: in epoch "
         )
 

@@ -10,6 +10,7 @@ from meprop.study.config import Config
 from meprop.study.data import DATASETS
 from meprop.study.experiments import Run
 from meprop.study.record import Record
+from meprop.study.words import listed
 
 
 def describe(config: Config) -> str:
@@ -36,7 +37,7 @@ output of conv1 and conv2, the largest 5% of each feature map are passed back. S
 def _selection(config: Config) -> str:
     if config.ratio is None:
         return "All gradients are passed back: a baseline."
-    layers = " and ".join(", ".join(config.sparse_layers).rsplit(", ", 1))
+    layers = listed(config.sparse_layers)
     which = "the largest" if config.pick == "top" else "a random"
     group = {
         "map": "of each feature map",

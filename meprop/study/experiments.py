@@ -19,6 +19,7 @@ from meprop.study._declarations import ExperimentsError as ExperimentsError
 from meprop.study._declarations import Lined, Loader, Place, nearest
 from meprop.study.config import Config
 from meprop.study.data import DATASETS
+from meprop.study.words import listed
 
 # The checkout this module belongs to. Paths of runs are relative to it, whatever the caller's
 # folder is.
@@ -125,15 +126,14 @@ class Experiments:
         runs = [run for suite in suites for run in self.suites[suite].runs]
         for name in only or ():
             if not any(fnmatchcase(run.name, name) for run in runs):
-                _check_known(f"configuration of {_and(suites)}", name, {run.name for run in runs})
+                _check_known(f"configuration of {listed(suites)}", name, {run.name for run in runs})
         if only:
             runs = [run for run in runs if any(fnmatchcase(run.name, name) for name in only)]
         declared = sorted({run.seed for run in runs})
         for seed in seeds or ():
             if seed not in declared:
                 raise ExperimentsError(
-                    f"{FILE}: seed {seed} is not declared for these runs, only "
-                    f"{_and(str(known) for known in declared)}"
+                    f"{FILE}: seed {seed} is not declared for these runs, only {listed(declared)}"
                 )
         return [run for run in runs if not seeds or run.seed in seeds]
 
@@ -246,8 +246,8 @@ def _studies(suite: str, place: Place, configs: dict[str, Config]) -> tuple[Stud
         }
         if differing != set(varies):
             raise here.fail(
-                f"its runs differ in {_and(sorted(differing)) or 'nothing'}, not in "
-                f"{_and(sorted(varies))}",
+                f"its runs differ in {listed(sorted(differing)) or 'nothing'}, not in "
+                f"{listed(sorted(varies))}",
                 "varies",
             )
         within = here.names("within", varies, "field in varies") if "within" in here.value else ()
@@ -277,7 +277,3 @@ def _check_committed_once(place: Place, experiments: Experiments) -> None:
 def _check_known(kind: str, word: str, known: Any) -> None:
     if word not in known:
         raise ExperimentsError(f"{FILE}: no {kind} {word!r}; {nearest(word, sorted(known))}")
-
-
-def _and(words: Any) -> str:
-    return " and ".join(", ".join(words).rsplit(", ", 1))

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from meprop.study._declarations import nearest
+from meprop.study.words import listed
 
 _IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
 
@@ -81,9 +82,7 @@ def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number) -> 
                 )
         # By type too: True is no 1.
         elif not any(type(value) is type(choice) and value == choice for choice in choices):
-            *most, last = [f"{choice}" for choice in choices]
-            words = f"{', '.join(most)} or {last}" if most else last
-            raise ParameterError(f"{name} must be {words}, got {value!r}")
+            raise ParameterError(f"{name} must be {listed(choices, 'or')}, got {value!r}")
 
 
 def _percent(value: object, choices: Number) -> str:

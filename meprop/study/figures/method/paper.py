@@ -16,7 +16,8 @@ from meprop.study.data import Part
 from meprop.study.figures.method.palette import GREY, KEPT, SCOPE_COLOURS
 from meprop.study.figures.style import Figure, subplots
 from meprop.study.network import PaperCNN
-from meprop.study.report.method import SCOPES, TIMES, Stage, groups
+from meprop.study.report.method import SCOPES, Stage, groups
+from meprop.study.words import TIMES
 
 
 def idea(vector: Sequence[float], k: int) -> Figure:

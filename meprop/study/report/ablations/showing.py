@@ -16,18 +16,19 @@ from meprop.study.report.statistics import (
     interval,
 )
 from meprop.study.report.wording import NONE, probability, signed, spread
+from meprop.study.words import listed
 
 
 def about(ablation: Ablation) -> str:
     """The question, what is varied, what each run is compared with, and which runs there are."""
     study = ablation.study
-    varied = _list([f"`{name}`" for name in study.varies])
+    varied = listed(f"`{name}`" for name in study.varies)
     text = f"**{study.about}** The runs of the study `{study.name}` differ in {varied}."
     named = {
         row.reference: ablation.row(row.reference).label for row in ablation.rows if row.reference
     }
     if named:
-        same = f" Only runs that agree in {_list([f'`{n}`' for n in study.within])} are compared."
+        same = f" Only runs that agree in {listed(f'`{n}`' for n in study.within)} are compared."
         text += f" Reference: {'; '.join(named.values())}.{same if study.within else ''}"
     return f"{text} {_trained_on(ablation)} {coverage(ablation)}"
 
@@ -37,8 +38,8 @@ def _trained_on(ablation: Ablation) -> str:
     images = sorted({config.train_size or DATASETS[config.dataset].train for config in configs})
     epochs = sorted({config.epochs for config in configs})
     return (
-        f"Every run learns from {_list([f'{size:,}' for size in images], 'or')} images, for "
-        f"{_list([str(number) for number in epochs], 'or')} epochs."
+        f"Every run learns from {listed((f'{size:,}' for size in images), 'or')} images, for "
+        f"{listed(epochs, 'or')} epochs."
     )
 
 
@@ -60,16 +61,12 @@ def coverage(ablation: Ablation) -> str:
         for name, lacks in seeds.items():
             of = f"seed{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
             names.setdefault(of, []).append(f"`{name}`")
-        parts = [f"{of} of {_list(which)}" for of, which in names.items()]
+        parts = [f"{of} of {listed(which)}" for of, which in names.items()]
         text = (
             f"Done: {declared - missing} of {declared} declared runs. Missing: "
             f"{'; '.join(parts)}. `make reproduce` trains what is missing."
         )
     return f"{text} Diverged: {', '.join(lost)}." if lost else text
-
-
-def _list(words: Sequence[str], last: str = "and") -> str:
-    return f" {last} ".join(", ".join(words).rsplit(", ", 1))
 
 
 def scores(ablation: Ablation) -> str:

@@ -12,6 +12,7 @@ from meprop.study.report.claims.verdicts import (
     UNDECIDED,
     VERDICTS,
 )
+from meprop.study.words import listed
 
 # For eyes that run down a column; the word stands beside it.
 MARKS = {SUPPORTED: "✓", NOT_SUPPORTED: "✗", UNDECIDED: "?", NOT_TESTED: "·"}
@@ -26,9 +27,7 @@ def tally(judged: Sequence[Judged]) -> dict[str, int]:
 def in_words(judged: Sequence[Judged]) -> str:
     """The tally as a sentence."""
     counted = [f"{count} {name}" for name, count in tally(judged).items() if count]
-    *most, last = counted
-    words = f"{', '.join(most)} and {last}" if most else last
-    return f"Of {len(judged)} claims, {words}."
+    return f"Of {len(judged)} claims, {listed(counted)}."
 
 
 def scoreboard(judged: Sequence[Judged]) -> str:

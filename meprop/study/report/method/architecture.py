@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from meprop.study.network import PaperCNN
 from meprop.study.report.paper import paper
-
-TIMES = "\N{MULTIPLICATION SIGN}"
+from meprop.study.words import TIMES
 
 
 @dataclass(frozen=True)
