@@ -11,7 +11,7 @@ from meprop.study.experiments import ROOT, load
 from meprop.study.figures.quick import sides
 from meprop.study.record import Record
 from meprop.study.report import quick
-from meprop.study.report.quick import Row, compare
+from meprop.study.report.quick import Row, compare, comparing
 
 RUNS = load().suites["quick"].runs
 OTHER = {"seconds": 10.0, "data": "x", "code": "other"}
@@ -63,7 +63,7 @@ def test_the_pipeline_does_not_take_it_for_results():
 
 
 def test_every_run_has_a_row(monkeypatch):
-    monkeypatch.setattr(quick, "find", lambda run: (None, "missing"))
+    monkeypatch.setattr(comparing, "find", lambda run: (None, "missing"))
     found = compare("digits")
     assert [row.run for row in found] == list(RUNS)
     assert all(row.here is None and row.reference is not None for row in found)
@@ -72,7 +72,7 @@ def test_every_run_has_a_row(monkeypatch):
 
 
 def test_a_reference_of_another_configuration_or_damaged_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "ROOT", tmp_path)
+    monkeypatch.setattr(comparing, "ROOT", tmp_path)
     run, other = RUNS[0], RUNS[1]
     path = tmp_path / quick.REFERENCE / run.record.name
     record(run).save(path)
@@ -90,10 +90,10 @@ def test_labels_are_the_tables(rows):
 
 
 def test_adopting(tmp_path, monkeypatch):
-    monkeypatch.setattr(quick, "ROOT", tmp_path)
+    monkeypatch.setattr(comparing, "ROOT", tmp_path)
     run = RUNS[3]
     record(run).save(tmp_path / run.record)
-    monkeypatch.setattr(quick, "find", lambda each: (each if each == run else None, ""))
+    monkeypatch.setattr(comparing, "find", lambda each: (each if each == run else None, ""))
     assert quick.adopt() == 1
     assert Record.load(tmp_path / quick.REFERENCE / run.record.name) == record(run)
 
