@@ -85,7 +85,8 @@ def execute(page: Page, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}")
     command = [sys.executable, "-m", "papermill", page.notebook.as_posix(), str(draft)]
-    command += ["--no-progress-bar", "--start-timeout", "300", "-k", "python3"]
+    command += ["--no-progress-bar", "--no-request-save-on-cell-execute", "-k", "python3"]
+    command += ["--start-timeout", "300"]
     done = subprocess.run(
         [*command, "-y", yaml.safe_dump(page.parameters)],
         cwd=ROOT,
