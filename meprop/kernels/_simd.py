@@ -46,6 +46,13 @@ def _store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=4)
 
 
+def _fma(builder: Any, factor: Any, term: Any, total: Any) -> Any:
+    vector = total.type
+    kind = ir.FunctionType(vector, [vector] * 3)
+    function = get_or_insert_function(builder.module, kind, f"llvm.fma.v{LANES}f32")
+    return builder.call(function, [factor, term, total])
+
+
 def _at(builder: Any, address: Any, index: Any) -> Any:
     return builder.add(address, builder.shl(index, _const(2)))
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
 from meprop.kernels._simd import (
@@ -18,6 +17,7 @@ from meprop.kernels._simd import (
     LANES,
     _at,
     _const,
+    _fma,
     _load,
     _loop,
     _splat,
@@ -69,8 +69,6 @@ def _add_rows(
     tiles = [(s, v) for s in range(segments) for v in range(vectors)]
     vector = ir.VectorType(_F32, LANES)
     byte = ir.PointerType(_I8)
-    kind = ir.FunctionType(vector, [vector] * 3)
-    fma = get_or_insert_function(builder.module, kind, "llvm.fma.v8f32")
     zero = _vector_const(0, LANES)
     open_lanes = builder.icmp_signed("!=", _load(builder, lanes, zero.type), zero)
 
@@ -93,8 +91,7 @@ def _add_rows(
         here = [builder.gep(row, [offset]) for row in source_rows]
         terms = [builder.load(tile(here[s], v), align=4) for s, v in tiles]
         return [
-            builder.call(fma, [factor, term, total])
-            for term, total in zip(terms, totals, strict=True)
+            _fma(builder, factor, term, total) for term, total in zip(terms, totals, strict=True)
         ]
 
     def add_row(row: Any, carried: list[Any]) -> list[Any]:

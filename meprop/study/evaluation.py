@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from meprop import kernels
 from meprop.study.data import Part
 from meprop.study.network import ACTIVATIONS, PaperCNN
 
@@ -32,28 +33,29 @@ def evaluate(model: PaperCNN, part: Part) -> tuple[float, list[int], list[int]]:
 
 
 def inference(model: PaperCNN) -> Callable[[Tensor], Tensor]:
-    """What `model(images)` computes in evaluation mode, up to rounding, in three quarters of the
-    time.
+    """What `model(images)` computes in evaluation mode, up to rounding, in half the time.
 
-    The convolutions and what is between them stay in oneDNN's own memory layout. Batch
-    normalisation, which is a scale and a shift by now, goes into the convolution's weights.
+    Batch normalisation, which is a scale and a shift by now, goes into the convolution's weights.
     Pooling comes before the activation: it is monotone, so the largest of four is the same one.
+    conv1 and its pooling stay in oneDNN's own memory layout; conv2 and its pooling, most of the
+    work, are one kernel of ours.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not (torch.backends.mkldnn.is_available() and kernels.supports(model.conv2.weight)):
         return lambda images: model(images.contiguous(memory_format=torch.channels_last))
+    from meprop.kernels.winograd import pooled_conv2d
+
     activate = ACTIVATIONS[model.activation]
-    layers = [
+    conv1, conv2 = (
         fuse_conv_bn_eval(layer, norm) if isinstance(norm, nn.BatchNorm2d) else layer
         for layer, norm in ((model.conv1, model.bn1), (model.conv2, model.bn2))
-    ]
-    blocks = [(layer, layer.weight.to_mkldnn()) for layer in layers]
+    )
+    weight = conv1.weight.to_mkldnn()
+    second = pooled_conv2d(conv2.weight, conv2.bias)
 
     def logits(images: Tensor) -> Tensor:
-        x = images.to_mkldnn()
-        for layer, weight in blocks:
-            y = F.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
-            x = activate(model.pool(y))
-        x = model.fc1(x.to_dense().flatten(1))
-        return model.fc2(activate(model.bn3(x)))
+        x = F.conv2d(images.to_mkldnn(), weight, conv1.bias, conv1.stride, conv1.padding)
+        x = activate(model.pool(x)).to_dense()
+        x = activate(second(x)).flatten(1)
+        return model.fc2(activate(model.bn3(model.fc1(x))))
 
     return logits
