@@ -60,7 +60,18 @@ def linear(layer: Linear, input: Tensor) -> Tensor:
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
     """The input, with a selective backward pass."""
+    refuse_symbols(input)
     return _apply(_Identity, input, layer)
+
+
+def refuse_symbols(input: object) -> None:
+    """Raise where torch.fx looks into a layer instead of calling it."""
+    if isinstance(input, torch.fx.Proxy):
+        raise RuntimeError(
+            "meprop: torch.fx cannot look into a selective backward pass; tell its tracer that "
+            "meprop's layers are leaves (is_leaf_module; leaf_modules in torchvision), or trace "
+            "the model after meprop.revert, without selection"
+        )
 
 
 def _apply(function: type[Function], *args: Any) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from meprop.backward import conv2d, linear, topk_gradient
+from meprop.backward import conv2d, linear, refuse_symbols, topk_gradient
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 
@@ -63,10 +63,12 @@ class Selecting(nn.Module):
             self.run_grad = fn(self.run_grad)
         return self
 
-    def _as_torch(self) -> bool:
+    def _as_torch(self, input: Tensor) -> bool:
         """The backward pass is torch's, or there will be none."""
-        plain = self.rule is None and self.backend == "masked"
-        return plain or not torch.is_grad_enabled()
+        if (self.rule is None and self.backend == "masked") or not torch.is_grad_enabled():
+            return True
+        refuse_symbols(input)
+        return False
 
     def extra_repr(self) -> str:
         """torch's own description, and what is selected."""
@@ -89,7 +91,7 @@ class Conv2d(Selecting, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        if self._as_torch():
+        if self._as_torch(input):
             return super().forward(input)
         if input.dim() == 3:
             return self.forward(input.unsqueeze(0)).squeeze(0)
@@ -113,7 +115,7 @@ class Linear(Selecting, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        return super().forward(input) if self._as_torch() else linear(self, input)
+        return super().forward(input) if self._as_torch(input) else linear(self, input)
 
 
 class GradientTopK(Selecting):

@@ -183,6 +183,33 @@ def test_transforms_that_look_inside_are_refused_in_words():
     torch.testing.assert_close(each, ours(x))
 
 
+class WithLeaves(torch.fx.Tracer):
+    def is_leaf_module(self, module, name):
+        return isinstance(module, (Conv2d, Linear, GradientTopK)) or super().is_leaf_module(
+            module, name
+        )
+
+
+@pytest.mark.parametrize(
+    "ours", [Conv2d(1, 4, 3, rule=TopK(0.1)), Linear(6, 4), GradientTopK(TopK(0.1))]
+)
+def test_fx_takes_the_layers_as_leaves(ours):
+    model = nn.Sequential(ours, nn.ReLU())
+    with pytest.raises(RuntimeError, match=r"torch.fx .*is_leaf_module; .*meprop.revert"):
+        torch.fx.symbolic_trace(model)
+    traced = torch.fx.GraphModule(model, WithLeaves().trace(model))
+    x = torch.randn(2, 1, 6, 6)
+    assert torch.equal(traced(x), model(x))
+    assert any(module is ours for module in traced.modules())
+
+
+def test_fx_looks_into_a_model_that_was_reverted():
+    model = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 2)), TopK(0.1))
+    traced = torch.fx.symbolic_trace(revert(model))
+    x = torch.randn(2, 1, 6, 6)
+    assert torch.equal(traced(x), model(x))
+
+
 def test_where_no_gradient_is_wanted_it_is_torchs_layer():
     ours, x = layer()
     expected = ours(x)
