@@ -228,6 +228,16 @@ def test_several_seeds_tell_what_can_be_told():
     assert "up to 5 seeds" in text and "3 comparisons" in text
 
 
+def test_many_that_are_alike_are_counted():
+    text = ablations.in_words(example("ratio", test=lambda run: 97 + hash_of(run) % 5 / 100))
+    assert text.endswith("\n\n- **No difference shown**: all 14.")
+
+
+def test_no_accuracy_reaches_beyond_all_images():
+    ablation = example("pick", seeds=(0, 1), test=lambda run: 99.0 + run.seed)
+    assert "| 2 | 99.50 (93.15 to 100.00) |" in ablations.scores(ablation)
+
+
 def test_how_few_suffice():
     text = ablations.fewest_in_words(example("ratio", seeds=range(5), test=scattered))
     assert text is not None
@@ -250,6 +260,8 @@ def test_missing_runs_are_named():
         "Done: 1 of 10 declared runs. Missing: seeds 1, 2, 3, 4 of `ratio-k05`; seeds 0, 1, 2, "
         "3, 4 of `pick-random`." in ablations.about(ablation)
     )
+    short = "Missing: seeds 2, 3, 4 of each."
+    assert short in ablations.about(example("pick", seeds=(0, 1)))
     assert "All 10 declared runs are done." in ablations.about(example("pick", seeds=range(5)))
     assert ablations.in_words(ablation).startswith("There is no answer yet")
     assert "| random | 0 | - | - | - | - | - |" in ablations.scores(ablation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -56,6 +56,17 @@ def interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     else:
         p = float(stats.ttest_1samp(data, 0.0).pvalue)
     return Interval(mean, mean - half, mean + half, sd, p, len(data))
+
+
+def percentage(values: Sequence[float]) -> Interval:
+    """`interval` of percentages, whose bounds stay between 0 and 100.
+
+    >>> found = percentage([99.7, 99.9])
+    >>> print(f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})")
+    99.80 (98.53 to 100.00)
+    """
+    found = interval(values)
+    return replace(found, low=max(found.low, 0.0), high=min(found.high, 100.0))
 
 
 def paired(

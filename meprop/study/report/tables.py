@@ -21,6 +21,7 @@ from meprop.study.report.statistics import (
     holm,
     interval,
     paired,
+    percentage,
 )
 from meprop.study.report.wording import NONE, points, probability, signed, spread
 
@@ -41,11 +42,11 @@ class Compared:
 
     @property
     def dev(self) -> Interval:
-        return interval([_number(record.dev_accuracy) for record in self.records.values()])
+        return percentage([_number(record.dev_accuracy) for record in self.records.values()])
 
     @property
     def test(self) -> Interval:
-        return interval([_number(record.test_accuracy) for record in self.records.values()])
+        return percentage([_number(record.test_accuracy) for record in self.records.values()])
 
     @property
     def epochs(self) -> list[int]:

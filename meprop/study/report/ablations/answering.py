@@ -33,6 +33,8 @@ def in_words(ablation: Ablation) -> str:
         # The table has the numbers: a long list of them is no answer.
         numbers = len(rows) <= MANY
         words = [f"{r.label}: {signed(r.difference)}" if numbers else r.label for r in rows]
+        if not numbers and len(rows) == len(compared):
+            words = [f"all {len(rows)}"]
         parts += [f"**{verdict}**: {'; '.join(words)}."] if words else []
     adjusted = f", adjusted for the {len(compared)} comparisons of this study,"
     return (

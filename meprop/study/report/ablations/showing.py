@@ -14,6 +14,7 @@ from meprop.study.report.statistics import (
     difference_noise,
     discordant,
     interval,
+    percentage,
 )
 from meprop.study.report.wording import NONE, probability, signed, spread
 from meprop.study.words import listed
@@ -61,7 +62,11 @@ def coverage(ablation: Ablation) -> str:
         for name, lacks in seeds.items():
             of = f"seed{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
             names.setdefault(of, []).append(f"`{name}`")
-        parts = [f"{of} of {listed(which)}" for of, which in names.items()]
+        every = {run.name for run in ablation.results.runs}
+        parts = [
+            f"{of} of {'each' if len(which) == len(every) > 1 else listed(which)}"
+            for of, which in names.items()
+        ]
         text = (
             f"Done: {declared - missing} of {declared} declared runs. Missing: "
             f"{'; '.join(parts)}. `make reproduce` trains what is missing."
@@ -101,7 +106,7 @@ def gaps(ablation: Ablation) -> str:
         "| :-- | --: | --: | --: |",
     ]
     for row in ablation.done:
-        cells = [row.label, spread(interval(list(row.accuracy("train").values())))]
+        cells = [row.label, spread(percentage(list(row.accuracy("train").values())))]
         cells += [signed(interval(list(row.gap(*gap).values()))) for gap in GAPS]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) if ablation.done else "No run is done yet."

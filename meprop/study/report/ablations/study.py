@@ -12,7 +12,7 @@ from meprop.study.describing import words
 from meprop.study.experiments import Study, load
 from meprop.study.record import Record
 from meprop.study.report.results import Results, gather
-from meprop.study.report.statistics import Interval, holm, interval, paired
+from meprop.study.report.statistics import Interval, holm, interval, paired, percentage
 
 SUITE = "ablation"
 GAPS = (("train", "dev"), ("dev", "test"))
@@ -36,11 +36,11 @@ class Row:
 
     @property
     def test(self) -> Interval:
-        return interval(list(self.accuracy("test").values()))
+        return percentage(list(self.accuracy("test").values()))
 
     @property
     def dev(self) -> Interval:
-        return interval(list(self.accuracy("dev").values()))
+        return percentage(list(self.accuracy("dev").values()))
 
     @property
     def epochs(self) -> list[int]:
