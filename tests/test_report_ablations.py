@@ -226,11 +226,13 @@ def test_several_seeds_tell_what_can_be_told():
     assert worse.startswith("the whole layer: -")
     assert shown.startswith("each image, maps mixed")
     assert "up to 5 seeds" in text and "3 comparisons" in text
+    assert "interim" not in text
+    assert "interim look" in ablations.in_words(example("scope", seeds=range(4), test=test))
 
 
 def test_many_that_are_alike_are_counted():
     text = ablations.in_words(example("ratio", test=lambda run: 97 + hash_of(run) % 5 / 100))
-    assert text.endswith("\n\n- **No difference shown**: all 14.")
+    assert "\n\n- **No difference shown**: all 14.\n\n" in text
 
 
 def test_no_accuracy_reaches_beyond_all_images():

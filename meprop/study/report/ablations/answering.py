@@ -40,7 +40,16 @@ def in_words(ablation: Ablation) -> str:
     return (
         f"Differences of test accuracy in points over up to {ablation.seeds} seeds, each with its "
         f"95% interval; told apart where p{adjusted if len(compared) > 1 else ''} is below "
-        f"{1 - LEVEL:.2g}.\n\n- " + "\n- ".join(parts)
+        f"{1 - LEVEL:.2g}.\n\n- " + "\n- ".join(parts) + _interim(ablation)
+    )
+
+
+def _interim(ablation: Ablation) -> str:
+    if not ablation.results.missing:
+        return ""
+    return (
+        "\n\nDeclared seeds are missing: this is an interim look, and who looks several times "
+        "finds a difference by chance more often than p says."
     )
 
 
