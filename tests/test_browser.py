@@ -246,10 +246,9 @@ def test_accessible(site, browser, name, scheme):
 
 def test_search_finds_run_grad(site, browser):
     page, log = open_page(browser, (site / "search.html").as_uri() + "?q=run_grad")
-    page.wait_for_selector("#search-results li a")
-    found = [link.get_attribute("href") for link in page.query_selector_all("#search-results li a")]
+    # Sphinx adds the results one by one: the first to come says nothing of the others
+    page.wait_for_selector("#search-results li a[href*='book/reading.html']")
     page.context.close()
-    assert any("book/reading.html" in address for address in found)
     assert not log.errors
 
 
