@@ -176,7 +176,7 @@ def test_a_run_that_completed_no_epoch_is_left_out_and_named():
     )
     ablation = examine("pick", some)
     assert list(ablation.row("pick-random").records) == [1]
-    assert "Diverged: `pick-random` (seed 0)." in ablations.coverage(ablation)
+    assert "Diverged: `pick-random` (seed 0)." in ablation.results.coverage()
 
 
 def test_layer_means():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from meprop.study.experiments import Run, load
 from meprop.study.pipeline import find
 from meprop.study.record import Record, flat
+from meprop.study.words import listed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -57,21 +58,34 @@ class Results:
         return _frame(rows, [*self._names(self.runs[0]), "epoch"])
 
     def coverage(self) -> str:
-        """Which runs these are, and which are missing, in a sentence or two."""
+        """Which runs there are, and which are missing or diverged, in a sentence or two."""
         done, declared = len(self.runs) - len(self.missing), len(self.runs)
-        if not self.missing:
-            return f"All {declared} declared runs are done."
+        text = f"All {declared} declared runs are done."
+        if self.missing:
+            text = (
+                f"Done: {done} of {declared} declared runs. Missing: {'; '.join(self._lacking())}. "
+                "`make reproduce` trains what is missing."
+            )
+        lost = [
+            f"`{run.name}` (seed {run.seed})"
+            for run in self.runs
+            if (record := self.records.get(run.id)) and record.status == "diverged"
+        ]
+        return f"{text} Diverged: {', '.join(lost)}." if lost else text
+
+    def _lacking(self) -> list[str]:
+        """Seeds and who lacks them; many do, because the first seed of all is trained first."""
         seeds: dict[str, list[int]] = {}
         for run in self.missing:
             seeds.setdefault(run.name, []).append(run.seed)
-        words = [
-            f"`{name}` (seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})"
-            for name, of in seeds.items()
+        names: dict[str, list[str]] = {}
+        for name, lacks in seeds.items():
+            of = f"seed{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
+            names.setdefault(of, []).append(f"`{name}`")
+        return [
+            f"{of} of {'each' if len(which) == len(self.names) > 1 else listed(which)}"
+            for of, which in names.items()
         ]
-        return (
-            f"Done: {done} of {declared} declared runs. Missing: {'; '.join(words)}. "
-            "`make reproduce` trains what is missing."
-        )
 
     @staticmethod
     def _names(run: Run) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def about(ablation: Ablation) -> str:
     if named:
         same = f" Only runs that agree in {listed(f'`{n}`' for n in study.within)} are compared."
         text += f" Reference: {'; '.join(named.values())}.{same if study.within else ''}"
-    return f"{text} {_trained_on(ablation)} {coverage(ablation)}"
+    return f"{text} {_trained_on(ablation)} {ablation.results.coverage()}"
 
 
 def _trained_on(ablation: Ablation) -> str:
@@ -42,36 +42,6 @@ def _trained_on(ablation: Ablation) -> str:
         f"Every run learns from {listed((f'{size:,}' for size in images), 'or')} images, for "
         f"{listed(epochs, 'or')} epochs."
     )
-
-
-def coverage(ablation: Ablation) -> str:
-    """Which runs there are; those that diverged are named."""
-    lost = [
-        f"`{run.name}` (seed {run.seed})"
-        for run in ablation.results.runs
-        if (record := ablation.results.records.get(run.id)) and record.status == "diverged"
-    ]
-    declared, missing = len(ablation.results.runs), len(ablation.results.missing)
-    text = f"All {declared} declared runs are done."
-    if missing:
-        # Many runs lack the same seeds, because the first seed of all is trained first.
-        seeds: dict[str, list[int]] = {}
-        for run in ablation.results.missing:
-            seeds.setdefault(run.name, []).append(run.seed)
-        names: dict[str, list[str]] = {}
-        for name, lacks in seeds.items():
-            of = f"seed{'s' if len(lacks) > 1 else ''} {', '.join(map(str, lacks))}"
-            names.setdefault(of, []).append(f"`{name}`")
-        every = {run.name for run in ablation.results.runs}
-        parts = [
-            f"{of} of {'each' if len(which) == len(every) > 1 else listed(which)}"
-            for of, which in names.items()
-        ]
-        text = (
-            f"Done: {declared - missing} of {declared} declared runs. Missing: "
-            f"{'; '.join(parts)}. `make reproduce` trains what is missing."
-        )
-    return f"{text} Diverged: {', '.join(lost)}." if lost else text
 
 
 def scores(ablation: Ablation) -> str:
