@@ -33,7 +33,9 @@ def convert(
 
     The modules, their Parameters, names and hooks stay the very same; outputs do not change.
     `rule=None` gives exact gradients whose backward pass skips zeros. `skip` names modules (with
-    all they contain) that stay as they are. Layers that are ours already get the new rule.
+    all they contain) that stay as they are: one that is ours already keeps its rule, so `revert`
+    first to leave it out. Other layers that are ours get the new rule. `backend` and `history` are
+    those of `Conv2d`.
     Subclasses of torch's layers may compute something else, so they are left alone, with a warning.
     Wherever a backward pass runs, gradients are selected: in `eval()` too.
 

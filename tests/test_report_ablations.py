@@ -225,7 +225,7 @@ def test_several_seeds_tell_what_can_be_told():
     assert better.startswith("each map of each image: +1.")
     assert worse.startswith("the whole layer: -")
     assert shown.startswith("each image, maps mixed")
-    assert "up to 5 seeds" in text and "3 comparisons" in text
+    assert "over 5 seeds" in text and "3 comparisons" in text
     assert "interim" not in text
     assert "interim look" in ablations.in_words(example("scope", seeds=range(4), test=test))
 
@@ -243,17 +243,36 @@ def test_no_accuracy_reaches_beyond_all_images():
 def test_how_few_suffice():
     text = ablations.fewest_in_words(example("ratio", seeds=range(5), test=scattered))
     assert text is not None
-    assert "no BN: " in text and "with BN: " in text
-    assert "already 25% is worse than all gradients" in text
+    assert text.startswith("No BN: test accuracy is ") and " With BN: test accuracy is " in text
+    assert "interval: none. Shown to be worse: 0.1%, 0.5%, 1%, 2%, 5%, 10% and 25%." in text
 
     def flat(run):
         return scattered(run) if run.config.ratio == 0.001 else 97 + (hash_of(run) % 5) / 100
 
     text = ablations.fewest_in_words(example("ratio", seeds=range(5), test=flat))
     assert text is not None
-    assert "down to 0.5% none is shown to be worse than all gradients" in text
+    assert "interval: 0.5%, 1%, 2%, 5%, 10% and 25%. Shown to be worse: 0.1%." in text
     assert ablations.fewest_in_words(example("fc1")) is None
     assert ablations.fewest_in_words(example("scope")) is None
+
+
+def test_a_network_that_only_guesses_is_no_mean():
+    def test(run):
+        stuck = run.name == "pick-random" and run.seed < 2
+        return 9.8 + run.seed if stuck else 97 + run.seed / 10
+
+    ablation = example("pick", seeds=range(3), test=test)
+    assert ablation.row("pick-random").stuck == {0: 9.8, 1: 10.8}
+    text = ablations.in_words(ablation)
+    assert (
+        "**Did not always learn**: random: 2 of 3 seeds stay where they guess (9.80%, 10.80%); the "
+        "rest reaches 97.20%." in text
+    )
+    assert "No difference" not in text
+    assert "| random | 3 | 9.80, 10.80, 97.20 | - | - |" in ablations.scores(ablation)
+    assert "an accuracy of 97" not in ablations.noise(ablation), "the middle of two, here"
+    assert "a mean over" not in ablations.noise(ablation), "one pair is left that both learn"
+    assert drawn.scores(ablation) is not None
 
 
 def test_missing_runs_are_named():

@@ -19,7 +19,7 @@ from meprop.study.report.claims.verdicts import (
     points,
     together,
 )
-from meprop.study.report.results import Results
+from meprop.study.report.results import INTERIM, Results
 from meprop.study.report.statistics import interval
 
 JITTER = (0.01, -0.02, 0.02, -0.01, 0.0)
@@ -311,7 +311,11 @@ def test_the_ledger_has_a_verdict_for_every_claim():
 def test_the_ledger_is_shown_whole():
     judged = ledger(evidence(lambda name: None if "k08" in name else 0.0))
     assert sum(showing.tally(judged).values()) == len(judged)
-    assert showing.in_words(judged).startswith(f"Of {len(judged)} claims, ")
+    assert showing.in_words(judged).startswith(
+        f"Of {len(judged) - 1} claims of the paper and 1 question of ours, "
+    )
+    assert INTERIM in showing.coverage(evidence(lambda name: None if "k08" in name else 0.0))
+    assert INTERIM not in showing.coverage(evidence(lambda name: 0.0))
     table = showing.scoreboard(judged).splitlines()
     assert len(table) == len(judged) + 2
     text = showing.details(judged)
@@ -321,7 +325,9 @@ def test_the_ledger_is_shown_whole():
 
 
 def test_what_is_undecided_says_what_would_decide():
-    assert Verdict(UNDECIDED, "", 1).words == "undecided (1 more seed would decide)"
+    assert Verdict(UNDECIDED, "", 1).words == (
+        "undecided (about 1 more seed would decide, at this mean and spread)"
+    )
     assert Verdict(UNDECIDED, "").words == "undecided (more seeds needed)"
     assert Verdict(SUPPORTED, "", 3).words == "supported"
 

@@ -58,7 +58,7 @@ def test_late_epochs_may_come_in_another_order():
     for epoch in ahead.records[0].history[-10:]:
         epoch["test_accuracy"] -= 0.5
     text = epochs.settled_in_words(compared)
-    assert "another order, with baseline first in place of 8%, decay 0" in text
+    assert "another order, with the baseline, " in text and "first in place of 8%, decay 0." in text
     # Trained to 99.9 - 0.02 for each epoch from the last but one, so does the test accuracy.
     assert "0.90 points for the baseline and 0.90 to 1.30 for the other rows" in text
     assert "| 8%, decay 0 | 99.10 | 98.53 |" in epochs.settled(compared)

@@ -102,4 +102,10 @@ def test_difference_noise_against_simulation():
     rng = np.random.default_rng(0)
     kinds = rng.multinomial(10_000, [0.005, 0.005, 0.99], 20_000)
     difference = (kinds[:, 0] - kinds[:, 1]) / 100
-    assert ours.difference_noise(100, 10_000) == pytest.approx(1.96 * difference.std(), rel=0.03)
+    pair = (range(50), range(50, 100))
+    found = ours.difference_noise([pair], 10_000)
+    assert found == pytest.approx(1.96 * difference.std(), rel=0.03)
+    # The same disagreement with every seed stays; another with each averages out.
+    assert ours.difference_noise([pair] * 4, 10_000) == pytest.approx(found)
+    others = [(range(at, at + 50), range(at + 50, at + 100)) for at in (0, 100, 200, 300)]
+    assert ours.difference_noise(others, 10_000) == pytest.approx(found / 2)

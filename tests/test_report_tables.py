@@ -10,7 +10,7 @@ from meprop.study.experiments import load
 from meprop.study.figures import tables as drawn
 from meprop.study.report import tables
 from meprop.study.report.paper import table
-from meprop.study.report.results import Results
+from meprop.study.report.results import INTERIM, Results
 
 NOISE = (0.03, -0.02, 0.01, -0.04, 0.02)
 
@@ -80,6 +80,17 @@ def test_differences_are_paired_and_adjusted_over_the_six():
     words = tables.in_words(compared)
     better, worse = words.split("better: ")[1].split("; worse: ")
     assert "5%, decay 0.6" in better and worse == "10%, decay 0.6."
+    assert "Over 5 seeds, paired" in words
+
+
+def test_while_seeds_are_missing_it_is_an_interim_look():
+    def words(seeds):
+        some_of_them = some(5, lambda run: scored(run) if run.seed < seeds else None)
+        return tables.in_words(tables.compare(2, some_of_them))
+
+    assert "Over 2 seeds" in words(2) and words(2).endswith(INTERIM)
+    assert INTERIM not in words(5)
+    assert INTERIM not in words(1), "one seed decides nothing anyway"
 
 
 def test_bold_only_where_it_can_be_told_apart():

@@ -131,7 +131,14 @@ def test_what_does_not_count_is_named(folder, capsys):
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(1, "1 min"), (3570, "1 h 0 min"), (90 * 60, "1 h 30 min"), (100_000, "1 d 3 h")],
+    [
+        (0.2, "1 s"),
+        (42, "42 s"),
+        (70, "1 min"),
+        (3570, "1 h 0 min"),
+        (90 * 60, "1 h 30 min"),
+        (100_000, "1 d 3 h"),
+    ],
 )
 def test_durations(seconds, words):
     assert status.duration(seconds) == words

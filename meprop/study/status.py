@@ -157,7 +157,9 @@ def duration(seconds: float) -> str:
     >>> duration(12_000)
     '3 h 20 min'
     """
-    minutes = max(1, round(seconds / 60))
+    if seconds < 59.5:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
     days, hours = divmod(minutes // 60, 24)

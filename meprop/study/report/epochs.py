@@ -9,6 +9,7 @@ from statistics import fmean, median, stdev
 from meprop.study.record import Record
 from meprop.study.report.tables import Compared
 from meprop.study.report.wording import NONE
+from meprop.study.words import listed
 
 LAYERS = ("conv1", "conv2")
 LATE = 10  # so many last epochs
@@ -105,15 +106,16 @@ def settled_in_words(compared: Sequence[Compared]) -> str:
     if not rest or not compared[0].records:
         return "Not yet trained."
     spreads = [_mean(row, late_spread) for row in done]
-    chosen = [row.label for row in sorted(done, key=lambda row: -row.test.mean)]
-    lasting = [row.label for row in sorted(done, key=lambda row: -_mean(row, late))]
+    chosen = _ranked({row.label: row.test.mean for row in done})
+    lasting = _ranked({row.label: _mean(row, late) for row in done})
     gaps = sorted(_mean(row, late_gap) for row in rest)
     order = (
         "the rows keep their order"
         if chosen == lasting
-        else f"the rows come in another order, with {lasting[0]} first in place of {chosen[0]}"
+        else f"the rows come in another order, with {_first(lasting)} first in place of "
+        f"{_first(chosen)}"
         if chosen[0] != lasting[0]
-        else f"the rows behind {lasting[0]} come in another order"
+        else f"the rows behind {_first(lasting)} come in another order"
     )
     between = f"{gaps[0]:.2f} to {gaps[-1]:.2f}" if len(gaps) > 1 else f"{gaps[0]:.2f}"
     return (
@@ -123,6 +125,18 @@ def settled_in_words(compared: Sequence[Compared]) -> str:
         f"accuracy is there {_mean(compared[0], late_gap):.2f} points for the baseline and "
         f"{between} for the other rows."
     )
+
+
+def _ranked(values: dict[str, float]) -> list[list[str]]:
+    """The best first; equals, such as the same count of images, share a place."""
+    places: dict[float, list[str]] = {}
+    for name, value in values.items():
+        places.setdefault(round(value, 6), []).append(name)
+    return [places[value] for value in sorted(places, reverse=True)]
+
+
+def _first(places: list[list[str]]) -> str:
+    return listed("the baseline" if name == "baseline" else name for name in places[0])
 
 
 def late(record: Record) -> float:

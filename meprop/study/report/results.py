@@ -14,6 +14,12 @@ from meprop.study.words import listed
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+# Beside a comparison over seeds, while some of them are not there yet.
+INTERIM = (
+    "Declared seeds are missing: this is an interim look, and who looks several times finds a "
+    "difference by chance more often than p or an interval says."
+)
+
 
 @dataclass(frozen=True)
 class Results:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 LEVEL = 0.95
+MARGIN = 0.10  # points of test accuracy: a smaller difference does not matter
 MOST_SEEDS = 1000  # more of them nobody would train
 
 
@@ -151,13 +152,20 @@ def binomial_noise(accuracy: float, images: int, level: float = LEVEL) -> float:
     return float(100 * (bounds.high - bounds.low) / 2)
 
 
-def difference_noise(discordant_images: int, images: int, level: float = LEVEL) -> float:
-    """Half-width of the interval of a difference of two accuracies on the same images; in points.
+def difference_noise(
+    pairs: Sequence[tuple[Collection[int], Collection[int]]], images: int, level: float = LEVEL
+) -> float:
+    """Half-width of the interval of a mean difference of accuracies on the same images; in points.
 
-    Only the images that one of the two gets right and the other wrong count (normal approximation,
-    no true difference).
+    A pair of networks is given by the images that each gets wrong. What counts is by how much the
+    pairs disagree about an image on average (normal approximation).
 
-    >>> round(difference_noise(100, 10_000), 2)
+    >>> round(difference_noise([(range(50), range(50, 100))], 10_000), 2)
     0.2
     """
-    return float(100 * stats.norm.ppf((1 + level) / 2) * math.sqrt(discordant_images) / images)
+    disagreement = np.zeros(images)
+    for first, second in pairs:
+        disagreement[list(first)] += 1 / len(pairs)
+        disagreement[list(second)] -= 1 / len(pairs)
+    half = stats.norm.ppf((1 + level) / 2) * disagreement.std() / math.sqrt(images)
+    return float(100 * half)

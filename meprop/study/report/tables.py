@@ -11,7 +11,7 @@ from meprop.study.config import Config
 from meprop.study.experiments import load
 from meprop.study.record import Record
 from meprop.study.report import paper
-from meprop.study.report.results import Results, gather, tests
+from meprop.study.report.results import INTERIM, Results, gather, tests
 from meprop.study.report.statistics import (
     LEVEL,
     Discordant,
@@ -23,7 +23,7 @@ from meprop.study.report.statistics import (
     paired,
     percentage,
 )
-from meprop.study.report.wording import NONE, points, probability, signed, spread
+from meprop.study.report.wording import NONE, over, points, probability, signed, spread
 
 SUITE = "paper"
 TABLES = (2, 3)
@@ -38,6 +38,7 @@ class Compared:
     paper: paper.Row | None
     records: dict[int, Record]  # by seed; those without a finished epoch are left out
     difference: Interval  # of test accuracy to the baseline's, paired by seed
+    missing: int  # declared seeds that are not done
     p: float = math.nan  # of the difference, adjusted for the comparisons of the table
 
     @property
@@ -76,6 +77,7 @@ def compare(number: int, results: Results | None = None) -> list[Compared]:
             paper=rows.get(name),
             records=scored[name],
             difference=paired(tests(scored[name]), tests(scored[baseline])),
+            missing=sum(run.name == name for run in results.missing),
         )
         for name in names(number)
     ]
@@ -218,11 +220,14 @@ def in_words(compared: Sequence[Compared]) -> str:
     told = [row for row in rest if row.p < 1 - LEVEL]
     better = [row.label for row in told if row.difference.mean > 0]
     worse = [row.label for row in told if row.difference.mean < 0]
-    words.append(f"Over up to {most} seeds, paired, and adjusted for the number of comparisons,")
+    seeds = over(row.difference for row in rest)
     words.append(
+        f"{seeds.capitalize()}, paired, and adjusted for the number of comparisons, "
         f"distinguishably better: {'; '.join(better) or 'none'}; "
         f"worse: {'; '.join(worse) or 'none'}."
     )
+    if any(row.missing for row in (baseline, *rest)):
+        words.append(INTERIM)
     return " ".join(words)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from meprop.study.report.statistics import Interval
 
@@ -19,6 +20,12 @@ def signed(found: Interval) -> str:
     """A difference, with its sign and interval: `+0.05 (-0.02 to +0.12)`."""
     bounds = f" ({points(found.low)} to {points(found.high)})" if found.known else ""
     return NONE if math.isnan(found.mean) else f"{points(found.mean)}{bounds}"
+
+
+def over(found: Iterable[Interval]) -> str:
+    """What differences rest on: `over 3 seeds`, or `over up to 3 seeds` where some have fewer."""
+    counts = {each.n for each in found}
+    return f"over {'up to ' if len(counts) > 1 else ''}{max(counts)} seeds"
 
 
 def points(value: float) -> str:

@@ -26,8 +26,9 @@ def _points(ablation: Ablation) -> Figure:
     figure, axes = subplots(1, 2, figsize=(9, 0.5 * len(rows) + 1.2), sharey=True)
     for place, row in enumerate(rows):
         colour = PALETTE[ablation.groups.index(row.group)]
-        _spread(axes[0], list(row.accuracy("test").values()), row.test, place, colour)
-        _spread(axes[1], _differences(ablation, row), row.difference, place, colour)
+        test, difference = (interval([]),) * 2 if row.stuck else (row.test, row.difference)
+        _spread(axes[0], list(row.accuracy("test").values()), test, place, colour)
+        _spread(axes[1], _differences(ablation, row), difference, place, colour)
     axes[1].axvline(0, color="0.4", linewidth=1)
     axes[0].set(xlabel="test accuracy (%)")
     axes[1].set(xlabel="difference to the reference (points)")

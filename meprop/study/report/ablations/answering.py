@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from meprop.study.report.ablations.study import Ablation, Row, number
-from meprop.study.report.statistics import LEVEL, holm, paired
-from meprop.study.report.wording import points, probability, signed
+from meprop.study.report.results import INTERIM
+from meprop.study.report.statistics import LEVEL, MARGIN, holm, paired
+from meprop.study.report.wording import over, points, probability, signed
+from meprop.study.words import listed
 
 MANY = 4  # comparisons whose numbers still fit into a sentence
 
@@ -26,31 +28,37 @@ def in_words(ablation: Ablation) -> str:
         )
     found: dict[str, list[Row]] = {"Worse than the reference": [], "Better": []}
     for row in compared:
+        if row.stuck:
+            continue
         verdict = "Worse than the reference" if row.difference.mean < 0 else "Better"
         found.setdefault(verdict if row.p < 1 - LEVEL else "No difference shown", []).append(row)
-    parts = []
+    parts = [_stuck_in_words(row) for row in ablation.done if row.stuck]
+    shown = False
     for verdict, rows in found.items():
         # The table has the numbers: a long list of them is no answer.
         numbers = len(rows) <= MANY
+        shown = shown or (numbers and bool(rows))
         words = [f"{r.label}: {signed(r.difference)}" if numbers else r.label for r in rows]
         if not numbers and len(rows) == len(compared):
             words = [f"all {len(rows)}"]
         parts += [f"**{verdict}**: {'; '.join(words)}."] if words else []
+    seeds = over(row.difference for row in compared)
     adjusted = f", adjusted for the {len(compared)} comparisons of this study,"
+    own = f", each with its {LEVEL:.0%} interval (not adjusted)" if shown else ""
     return (
-        f"Differences of test accuracy in points over up to {ablation.seeds} seeds, each with its "
-        f"95% interval; told apart where p{adjusted if len(compared) > 1 else ''} is below "
-        f"{1 - LEVEL:.2g}.\n\n- " + "\n- ".join(parts) + _interim(ablation)
+        f"Differences of test accuracy in points {seeds}{own}; "
+        f"told apart where p{adjusted if len(compared) > 1 else ''} is below {1 - LEVEL:.2g}."
+        "\n\n- " + "\n- ".join(parts) + (f"\n\n{INTERIM}" if ablation.results.missing else "")
     )
 
 
-def _interim(ablation: Ablation) -> str:
-    if not ablation.results.missing:
-        return ""
-    return (
-        "\n\nDeclared seeds are missing: this is an interim look, and who looks several times "
-        "finds a difference by chance more often than p says."
-    )
+def _stuck_in_words(row: Row) -> str:
+    values = row.accuracy("test")
+    stuck = [f"{value:.2f}%" for value in row.stuck.values()]
+    rest = [f"{value:.2f}%" for seed, value in values.items() if seed not in row.stuck]
+    text = f"{len(stuck)} of {len(values)} seeds stay where they guess ({', '.join(stuck)})"
+    others = f"; the rest reach{'es' if len(rest) == 1 else ''} {listed(rest)}" if rest else ""
+    return f"**Did not always learn**: {row.label}: {text}{others}."
 
 
 def fewest_in_words(ablation: Ablation) -> str | None:
@@ -61,29 +69,27 @@ def fewest_in_words(ablation: Ablation) -> str | None:
     for group in ablation.groups:
         rows = [row for row in ablation.rows if row.group == group]
         rows = sorted((r for r in rows if r.records), key=lambda row: number(row.config, "ratio"))
-        own = f"{group}: " if group else ""
         if len(rows) < 2:
             continue
         text = (
-            f"{own}{rows[0].test.mean:.2f}% with {rows[0].treatment}, {rows[-1].test.mean:.2f}% "
-            f"with {rows[-1].treatment}"
+            f"{f'{group[0].upper()}{group[1:]}: t' if group else 'T'}est accuracy is "
+            f"{rows[0].test.mean:.2f}% with {rows[0].treatment} and {rows[-1].test.mean:.2f}% with "
+            f"{rows[-1].treatment}."
         )
         told = [row for row in rows if row.difference.known]
         if told:
-            # From the largest ratio downwards, until one is told from the reference.
-            least = None
-            for row in reversed(told):
-                if row.p < 1 - LEVEL and row.difference.mean < 0:
-                    break
-                least = row
+            suffice = [row.treatment for row in told if row.difference.low > -MARGIN]
+            worse = [row.treatment for row in told if row.p < 1 - LEVEL and row.difference.mean < 0]
             text += (
-                f"; down to {least.treatment} none is shown to be worse than all gradients "
-                f"(there: {signed(least.difference)} points)"
-                if least
-                else f"; already {told[-1].treatment} is worse than all gradients"
+                f" Shown not to be worse than all gradients by more than {MARGIN:.2f} points, each "
+                f"by its own {LEVEL:.0%} interval: {listed(suffice) or 'none'}. Shown to be worse: "
+                f"{listed(worse) or 'none'}."
             )
         found.append(text)
-    return f"Test accuracy, {'; '.join(found)}." if found else "There are no two ratios yet."
+    if not found:
+        return "There are no two ratios yet."
+    rest = "The others are open: not shown to be worse does not mean that they suffice."
+    return " ".join([*found, rest])
 
 
 def gaps_in_words(ablation: Ablation) -> str | None:
@@ -100,7 +106,7 @@ def gaps_in_words(ablation: Ablation) -> str | None:
         for row in ablation.compared
     ]
     parts = [
-        f"{row.label} {signed(change)}" + (f", p {probability(p)}" if change.known else "")
+        f"{row.label} {signed(change)}" + (f", p (Holm) {probability(p)}" if change.known else "")
         for row, change, p in zip(
             ablation.compared, found, holm([change.p for change in found]), strict=True
         )

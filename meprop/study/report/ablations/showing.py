@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from meprop.study.data import DATASETS
-from meprop.study.report.ablations.study import BELOW, GAPS, Ablation
+from meprop.study.report.ablations.study import BELOW, GAPS, Ablation, Row
 from meprop.study.report.paper import paper
 from meprop.study.report.statistics import (
     binomial_noise,
     difference_noise,
-    discordant,
     interval,
     percentage,
 )
@@ -56,12 +55,20 @@ def scores(ablation: Ablation) -> str:
         difference = signed(row.difference)
         if row.reference is None and row.name in referred:
             difference = "reference"
+        test, p = spread(row.test), probability(row.p)
         dev = NONE if math.isnan(row.dev.mean) else f"{row.dev.mean:.2f}"
+        if row.stuck:  # no mean says anything
+            test, dev = (_each(row.accuracy(part)) for part in ("test", "dev"))
+            difference, p = NONE, NONE
         lines.append(
-            f"| {row.label} | {len(row.records)} | {spread(row.test)} | {difference} "
-            f"| {probability(row.p)} | {dev} | {_from_to(row.epochs)} |"
+            f"| {row.label} | {len(row.records)} | {test} | {difference} | {p} | {dev} "
+            f"| {_from_to(row.epochs)} |"
         )
     return "\n".join(lines)
+
+
+def _each(values: dict[int, float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values.values())
 
 
 def _from_to(values: Sequence[int]) -> str:
@@ -112,28 +119,30 @@ def noise(ablation: Ablation) -> str:
     if not ablation.done:
         return "No run is done yet."
     images = paper()["data"]["test"]
-    mean = fmean(row.test.mean for row in ablation.done)
+    middle = median(row.test.mean for row in ablation.done)
     text = (
-        f"For scale: an accuracy of {mean:.2f}%, measured on {images:,} images, has a binomial "
-        f"95% interval of ±{binomial_noise(mean, images):.2f} points."
+        f"For scale: an accuracy of {middle:.2f}%, measured on {images:,} images, has a binomial "
+        f"95% interval of ±{binomial_noise(middle, images):.2f} points."
     )
-    if counts := _disagreements(ablation):
-        count = round(fmean(counts))
-        text += (
-            f" On average {count} of them are classified rightly by only one of the two networks "
-            "of a pair, which by chance lets their difference vary by "
-            f"±{difference_noise(count, images):.2f} points."
-        )
-    return f"{text} All seeds are tested on the same images, so more seeds do not reduce it."
+    if not (pairs := [found for row in ablation.compared if (found := _pairs(ablation, row))]):
+        return text
+    count = round(fmean(len(set(a) ^ set(b)) for found in pairs for a, b in found))
+    one = fmean(difference_noise([pair], images) for found in pairs for pair in found)
+    text += (
+        f" On average {count} of them are classified rightly by only one of the two networks of a "
+        f"pair, which by chance lets their difference vary by ±{one:.2f} points"
+    )
+    if (most := max(map(len, pairs))) > 1:
+        several = fmean(difference_noise(found, images) for found in pairs if len(found) == most)
+        text += f", and a mean over {most} seeds by ±{several:.2f}"
+    return f"{text}. Part of it stays with any number of seeds: all are tested on the same images."
 
 
-def _disagreements(ablation: Ablation) -> list[int]:
-    counts = []
-    for row in ablation.compared:
-        other = ablation.row(row.reference or "")
-        for seed in row.records.keys() & other.records.keys():
-            found = discordant(
-                row.records[seed].test_errors or (), other.records[seed].test_errors or ()
-            )
-            counts.append(found.only_first + found.only_second)
-    return counts
+def _pairs(ablation: Ablation, row: Row) -> list[tuple[Sequence[int], Sequence[int]]]:
+    """What a run and its reference get wrong, for each seed with which both learn."""
+    other = ablation.row(row.reference or "")
+    seeds = row.records.keys() & other.records.keys() - row.stuck.keys() - other.stuck.keys()
+    return [
+        (row.records[seed].test_errors or (), other.records[seed].test_errors or ())
+        for seed in sorted(seeds)
+    ]

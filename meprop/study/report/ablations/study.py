@@ -16,6 +16,8 @@ from meprop.study.report.statistics import Interval, holm, interval, paired, per
 
 SUITE = "ablation"
 GAPS = (("train", "dev"), ("dev", "test"))
+# Percent: up to here a network does little better than to guess one of ten digits.
+GUESSING = 20.0
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Config)}
 _UNKNOWN = interval([])
 
@@ -52,6 +54,14 @@ class Row:
             seed: record.history[(record.best_epoch or 1) - 1][f"{part}_accuracy"]
             for seed, record in self.records.items()
         }
+
+    @property
+    def stuck(self) -> dict[int, float]:
+        """Test accuracy by seed of the runs that learned nothing.
+
+        With some of these the outcomes have two peaks, and a mean or a t interval means nothing.
+        """
+        return {seed: each for seed, each in self.accuracy("test").items() if each <= GUESSING}
 
     def gap(self, first: str, second: str) -> dict[int, float]:
         """The distance of two accuracies in the chosen epoch, by seed."""

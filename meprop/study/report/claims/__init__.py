@@ -14,6 +14,7 @@ from meprop.study.report.claims.evidence import Evidence
 from meprop.study.report.claims.judging import JUDGES
 from meprop.study.report.claims.own import own
 from meprop.study.report.claims.verdicts import VERDICTS, Verdict
+from meprop.study.report.statistics import MARGIN
 
 __all__ = ["JUDGES", "VERDICTS", "Claim", "Evidence", "Judged", "Verdict", "claims", "ledger"]
 _ENTERED = (accuracy, gradients, speed)
@@ -29,6 +30,7 @@ class Claim:
     own: str  # what the paper's own numbers say to it
     rule: str
     data: str
+    ours: bool = False  # a question that the paper does not ask
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Judged:
     verdict: Verdict
 
 
-def claims(margin: float = 0.10, alpha: float = 0.05) -> list[Claim]:
+def claims(margin: float = MARGIN, alpha: float = 0.05) -> list[Claim]:
     """All claims, with the numbers that their rules leave open.
 
     >>> claims()[0].where
@@ -49,9 +51,10 @@ def claims(margin: float = 0.10, alpha: float = 0.05) -> list[Claim]:
     numbers = {"margin": f"{margin:.2f}", "level": f"{100 * (1 - alpha):g}%"}
     found = []
     for key, entry in yaml.safe_load(source.read_text(encoding="utf-8")).items():
+        ours = entry.pop("ours", False)
         words = {name: _fill(text, key, numbers) for name, text in entry.items()}
         words["own"] = own(key) or words.get("own", "")
-        found.append(Claim(key=key, **words))
+        found.append(Claim(key=key, ours=ours, **words))
     return found
 
 

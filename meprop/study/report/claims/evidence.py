@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from meprop.study.record import Record
 from meprop.study.report import paper, speed
 from meprop.study.report.results import Results, gather
 from meprop.study.report.sparsity import Curve, committed, path_of
-from meprop.study.report.statistics import Interval, binomial_noise, paired
+from meprop.study.report.statistics import MARGIN, Interval, binomial_noise, paired
 
 Value = Callable[[Record], float]
 
@@ -25,7 +25,7 @@ class Evidence:
     level of the intervals.
     """
 
-    margin: float = 0.10
+    margin: float = MARGIN
     alpha: float = 0.05
     paper: Results = field(default_factory=lambda: gather("paper"))
     ablation: Results = field(default_factory=lambda: gather("ablation"))
@@ -54,7 +54,7 @@ class Evidence:
         for where, suite in suites.items():
             scored = [each for each in suite.records.values() if each.test_accuracy is not None]
             if scored:
-                half = binomial_noise(fmean(map(test, scored)), images, self.level)
+                half = binomial_noise(median(map(test, scored)), images, self.level)
                 halves.append(f"±{half:.2f} {where}")
         said = f"Binomial noise of one accuracy on {images:,} images: {', '.join(halves)}."
         return said if halves else ""

@@ -129,7 +129,20 @@ def conv_weights_dense(evidence: Evidence, key: str) -> Verdict:
     }
     holds = shares["conv1"] > 0.5 and shares["conv2"] > 0.5 and shares["fc1"] < 0.5
     words = ", ".join(f"{layer} {100 * share:.0f}%" for layer, share in shares.items())
-    return Verdict(SUPPORTED if holds else NOT_SUPPORTED, f"Nonzero weight gradients: {words}.")
+    numbers = f"Nonzero weight gradients: {words}."
+    settings = {"5%": "table2-k05-d0", "all gradients": "table2-baseline"}
+    parts = []
+    for setting, name in settings.items():
+        if found := evidence.of(name):
+            each = {
+                layer: fmean(mean_share(record, layer, "weight") for record in found.values())
+                for layer in ("conv1", "conv2")
+            }
+            own = " and ".join(f"{layer} {100 * share:.0f}%" for layer, share in each.items())
+            parts.append(f"with {setting}, {own}")
+    if parts:
+        numbers += f" In Table 2, which the rule does not read: {'; '.join(parts)}."
+    return Verdict(SUPPORTED if holds else NOT_SUPPORTED, numbers)
 
 
 @judge("only-k-rows")
@@ -149,6 +162,13 @@ def only_k_rows(evidence: Evidence, key: str) -> Verdict:
             f" For scale: with all gradients, a step changes {100 * _changed(baseline):.0f}%. What "
             "the two have in common is not the selection's doing."
         )
+    parts = [
+        f"{100 * _changed(found):.0f}% in Table {number}"
+        for number in (2, 3)
+        if (found := evidence.of(f"table{number}-k05-d0"))
+    ]
+    if parts:
+        numbers += f" Without selection in fc1, at 5%: {', '.join(parts)}."
     return Verdict(outcome, numbers)
 
 

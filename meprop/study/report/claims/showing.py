@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meprop.study.report.claims import Judged
+from meprop.study.report.claims import Evidence, Judged
 from meprop.study.report.claims.verdicts import (
     NOT_SUPPORTED,
     NOT_TESTED,
@@ -12,6 +12,7 @@ from meprop.study.report.claims.verdicts import (
     UNDECIDED,
     VERDICTS,
 )
+from meprop.study.report.results import INTERIM
 from meprop.study.words import listed
 
 # For eyes that run down a column; the word stands beside it.
@@ -27,7 +28,17 @@ def tally(judged: Sequence[Judged]) -> dict[str, int]:
 def in_words(judged: Sequence[Judged]) -> str:
     """The tally as a sentence."""
     counted = [f"{count} {name}" for name, count in tally(judged).items() if count]
-    return f"Of {len(judged)} claims, {listed(counted)}."
+    ours = sum(each.claim.ours for each in judged)
+    extra = f" of the paper and {ours} question{'s' if ours > 1 else ''} of ours" if ours else ""
+    return f"Of {len(judged) - ours} claims{extra}, {listed(counted)}."
+
+
+def coverage(evidence: Evidence) -> str:
+    """How many of the declared runs the verdicts rest on."""
+    suites = {"paper": evidence.paper, "ablation": evidence.ablation}
+    done = [f"{name}, {len(of.records)} of {len(of.runs)} runs" for name, of in suites.items()]
+    missing = any(of.missing for of in suites.values())
+    return f"Suites: {'; '.join(done)}.{f' {INTERIM}' if missing else ''}"
 
 
 def scoreboard(judged: Sequence[Judged]) -> str:

@@ -35,8 +35,8 @@ class Verdict:
             return self.outcome
         if self.more_seeds is None:
             return f"{UNDECIDED} ({self.lacking})"
-        plural = "s" if self.more_seeds > 1 else ""
-        return f"{UNDECIDED} ({self.more_seeds} more seed{plural} would decide)"
+        seeds = f"{self.more_seeds} more seed{'s' if self.more_seeds > 1 else ''}"
+        return f"{UNDECIDED} (about {seeds} would decide, at this mean and spread)"
 
 
 def nothing(what: str) -> Verdict:
@@ -76,7 +76,8 @@ def together(outcomes: Sequence[str]) -> str:
 def more_seeds(found: Sequence[Interval], thresholds: Sequence[float], level: float) -> int | None:
     """How many more seeds would decide all of these, each at the threshold that is decided first.
 
-    None if nobody can tell yet: with one seed there is no spread.
+    Taken that mean and spread stay as they are. None if nobody can tell: with one seed there is no
+    spread, and what only the number of comparisons keeps open is not reckoned with.
     """
     most = 0
     for each in found:
@@ -84,7 +85,7 @@ def more_seeds(found: Sequence[Interval], thresholds: Sequence[float], level: fl
         if not needed:
             return None
         most = max(most, min(needed) - each.n)
-    return most
+    return most or None
 
 
 def points(found: Interval) -> str:
