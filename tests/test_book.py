@@ -133,6 +133,8 @@ def test_headline_without_and_with_records(results):
     first = headline.answers()[0]
     assert first.number == "+0.10 points" and "3 seeds" in first.sentence
     assert first.number in headline.markdown() and first.number in start.answers()
+    results["paper/table2-k05-d0-s0"] = 98.9
+    assert "Without decay -0.10 (one seed), with" in headline.answers()[0].sentence
 
 
 def test_scoreboard_has_every_claim_once():

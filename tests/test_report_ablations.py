@@ -265,8 +265,8 @@ def test_a_network_that_only_guesses_is_no_mean():
     assert ablation.row("pick-random").stuck == {0: 9.8, 1: 10.8}
     text = ablations.in_words(ablation)
     assert (
-        "**Did not always learn**: random: 2 of 3 seeds stay where they guess (9.80%, 10.80%); the "
-        "rest reaches 97.20%." in text
+        "**Did not always learn**: random: 2 of 3 seeds never do better than to guess (9.80%, "
+        "10.80%); the rest reaches 97.20%." in text
     )
     assert "No difference" not in text
     assert "| random | 3 | 9.80, 10.80, 97.20 | - | - |" in ablations.scores(ablation)

@@ -59,7 +59,11 @@ def _accuracy(table: int, about: str) -> Answer:
         f"of test accuracy, against the baseline: decay {paper()['decays']['better']:g}, "
         f"{over_seeds(found)}. {kept[0]} of the gradient's norm is passed on."
     )
-    also = f" Without decay {points(other.mean)}, with {kept[1]} passed on." if other.n else ""
+    also = ""
+    if other.n:
+        seeds = "one seed" if other.n == 1 else f"{other.n} seeds"
+        of = f" ({seeds})" if other.n != found.n else ""
+        also = f" Without decay {points(other.mean)}{of}, with {kept[1]} passed on."
     return Answer(question, f"{points(found.mean)} points", f"{sentence}{also}")
 
 

@@ -28,7 +28,7 @@ def in_words(ablation: Ablation) -> str:
         )
     found: dict[str, list[Row]] = {"Worse than the reference": [], "Better": []}
     for row in compared:
-        if row.stuck:
+        if row.stuck or ablation.row(row.reference or "").stuck:
             continue
         verdict = "Worse than the reference" if row.difference.mean < 0 else "Better"
         found.setdefault(verdict if row.p < 1 - LEVEL else "No difference shown", []).append(row)
@@ -56,7 +56,7 @@ def _stuck_in_words(row: Row) -> str:
     values = row.accuracy("test")
     stuck = [f"{value:.2f}%" for value in row.stuck.values()]
     rest = [f"{value:.2f}%" for seed, value in values.items() if seed not in row.stuck]
-    text = f"{len(stuck)} of {len(values)} seeds stay where they guess ({', '.join(stuck)})"
+    text = f"{len(stuck)} of {len(values)} seeds never do better than to guess ({', '.join(stuck)})"
     others = f"; the rest reach{'es' if len(rest) == 1 else ''} {listed(rest)}" if rest else ""
     return f"**Did not always learn**: {row.label}: {text}{others}."
 
