@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meprop.study.report.ablations.study import Ablation, Row, number
+from meprop.study.report.ablations.study import GUESSING, Ablation, Row, number
 from meprop.study.report.results import INTERIM
 from meprop.study.report.statistics import LEVEL, MARGIN, holm, paired
 from meprop.study.report.wording import over, points, probability, signed
@@ -58,7 +58,8 @@ def _stuck_in_words(row: Row) -> str:
     rest = [f"{value:.2f}%" for seed, value in values.items() if seed not in row.stuck]
     text = f"{len(stuck)} of {len(values)} seeds never do better than to guess ({', '.join(stuck)})"
     others = f"; the rest reach{'es' if len(rest) == 1 else ''} {listed(rest)}" if rest else ""
-    return f"**Did not always learn**: {row.label}: {text}{others}."
+    rule = f"A test accuracy up to {GUESSING:g}% counts as guessing, a line drawn after these runs"
+    return f"**Did not always learn**: {row.label}: {text}{others}. {rule}."
 
 
 def fewest_in_words(ablation: Ablation) -> str | None:
@@ -88,7 +89,10 @@ def fewest_in_words(ablation: Ablation) -> str | None:
         found.append(text)
     if not found:
         return "There are no two ratios yet."
-    rest = "The others are open: not shown to be worse does not mean that they suffice."
+    rest = (
+        "The others are open: not shown to be worse does not mean that they suffice. The margin is "
+        "the ledger's; that it is applied here too was decided after the first three seeds."
+    )
     return " ".join([*found, rest])
 
 
