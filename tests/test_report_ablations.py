@@ -273,6 +273,8 @@ def test_a_network_that_only_guesses_is_no_mean():
     assert "an accuracy of 97" not in ablations.noise(ablation), "the middle of two, here"
     assert "a mean over" not in ablations.noise(ablation), "one pair is left that both learn"
     assert drawn.scores(ablation) is not None
+    lost = example("pick", seeds=range(3), test=lambda run: 97 if "random" in run.name else 10)
+    assert "Better" not in ablations.in_words(lost), "nothing to compare with"
 
 
 def test_missing_runs_are_named():

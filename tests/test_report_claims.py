@@ -355,3 +355,6 @@ def test_few_parameters_are_shown_beside_the_baselines():
     found = change(evidence(seeds=1), "ratio-k100", lambda epoch: epoch | {"changed": 0.08})
     verdict = JUDGES["only-k-rows"](found)
     assert "with all gradients, a step changes 8%" in verdict.numbers
+    assert "Without selection in fc1, at 5%: 100% in Table 2, 100% in Table 3." in verdict.numbers
+    weights = JUDGES["conv-weights-dense"](found).numbers
+    assert "In Table 2, which the rule does not read: with 5%, conv1 100% and conv2 100%" in weights

@@ -123,10 +123,7 @@ def conv_weights_dense(evidence: Evidence, key: str) -> Verdict:
     records = evidence.of("fc1-k05")
     if not records:
         return nothing("a run with selection in fc1 too, 5%")
-    shares = {
-        layer: fmean(mean_share(record, layer, "weight") for record in records.values())
-        for layer in ("conv1", "conv2", "fc1")
-    }
+    shares = _weights(records, "conv1", "conv2", "fc1")
     holds = shares["conv1"] > 0.5 and shares["conv2"] > 0.5 and shares["fc1"] < 0.5
     words = ", ".join(f"{layer} {100 * share:.0f}%" for layer, share in shares.items())
     numbers = f"Nonzero weight gradients: {words}."
@@ -134,10 +131,7 @@ def conv_weights_dense(evidence: Evidence, key: str) -> Verdict:
     parts = []
     for setting, name in settings.items():
         if found := evidence.of(name):
-            each = {
-                layer: fmean(mean_share(record, layer, "weight") for record in found.values())
-                for layer in ("conv1", "conv2")
-            }
+            each = _weights(found, "conv1", "conv2")
             own = " and ".join(f"{layer} {100 * share:.0f}%" for layer, share in each.items())
             parts.append(f"with {setting}, {own}")
     if parts:
@@ -152,7 +146,7 @@ def only_k_rows(evidence: Evidence, key: str) -> Verdict:
         return nothing("a run with selection in fc1 too, 5%")
     share = _changed(records)
     outcome = SUPPORTED if share < 0.5 else NOT_SUPPORTED
-    weight = fmean(mean_share(record, "fc1", "weight") for record in records.values())
+    weight = _weights(records, "fc1")["fc1"]
     numbers = (
         f"A step of Adam changes {100 * share:.0f}% of all parameters; "
         f"{100 * weight:.0f}% of fc1's weight gradient are nonzero."
@@ -170,6 +164,14 @@ def only_k_rows(evidence: Evidence, key: str) -> Verdict:
     if parts:
         numbers += f" Without selection in fc1, at 5%: {', '.join(parts)}."
     return Verdict(outcome, numbers)
+
+
+def _weights(records: dict[int, Record], *layers: str) -> dict[str, float]:
+    """The nonzero share of each layer's weight gradient, averaged over epochs and seeds."""
+    return {
+        layer: fmean(mean_share(record, layer, "weight") for record in records.values())
+        for layer in layers
+    }
 
 
 def _changed(records: dict[int, Record]) -> float:
