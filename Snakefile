@@ -65,9 +65,9 @@ rule train:
         echo "started   {params.id}"
         printf '%s' {params.parameters:q} > {params.draft}.yml
         : > {params.draft}.log
-        MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log papermill notebooks/train.ipynb \
-            {params.draft}.ipynb -f {params.draft}.yml --no-progress-bar --start-timeout 300 \
-            --no-request-save-on-cell-execute \
+        PYTHONSTARTUP=meprop/study/_startup.py MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log \
+            papermill notebooks/train.ipynb {params.draft}.ipynb -f {params.draft}.yml \
+            --no-progress-bar --start-timeout 300 --no-request-save-on-cell-execute \
             >> {params.draft}.log 2>&1 ||
             {{ echo "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
         {params.python} -IS meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}

@@ -4,11 +4,13 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import struct
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -224,6 +226,22 @@ def test_corrupted_file_is_named_and_fetched_anew(root, damage):
     with pytest.warns(
         UserWarning, match=f"{FIRST} is corrupted .MD5 {actual}, expected {expected}"
     ):
+        load_data("mnist", root)
+    assert_complete(root)
+
+
+@pytest.mark.parametrize("age, reads", [(0, 2), (10, 1)])
+def test_a_file_is_read_again_only_if_it_may_have_changed(root, monkeypatch, age, reads):
+    write(raw_folder(root))
+    now, real, read = time.time(), _download.md5sum, []
+    monkeypatch.setattr(_download.time, "time", lambda: now + age)
+    monkeypatch.setattr(_download, "md5sum", lambda path: read.append(path) or real(path))
+    load_data("mnist", root)
+    load_data("mnist", root)
+    assert read.count(raw_folder(root) / FIRST) == reads
+    (raw_folder(root) / FIRST).write_bytes(CONTENT[FIRST][::-1])
+    os.utime(raw_folder(root) / FIRST, (now - 5, now - 5))
+    with pytest.warns(UserWarning, match=f"{FIRST} is corrupted"):
         load_data("mnist", root)
     assert_complete(root)
 

@@ -1,7 +1,9 @@
 """What train.ipynb is made of: parameters, the run, the record, words and figures."""
 
+import gc
 import io
 import re
+import runpy
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -112,6 +114,23 @@ def test_a_record_of_another_configuration_is_not_overwritten(files, record):
     record.save(files / "some.json")
     with pytest.raises(ParameterError, match=r"some.json holds .* \(seed 0\): give another path"):
         obtain(replace(TINY, seed=1), "some.json")
+
+
+def test_garbage_is_collected_while_it_trains(files, monkeypatch):
+    collecting = []
+    monkeypatch.setattr(notebook, "train", lambda *_, **__: collecting.append(gc.isenabled()))
+    try:
+        names = runpy.run_path(str(Path(notebook.__file__).with_name("_startup.py")))
+        assert not gc.isenabled()
+        assert checked(names) == Config(), "it leaves nothing in the notebook"
+        obtain(TINY)
+        assert not gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.enable()
+    obtain(TINY)
+    assert gc.isenabled()
+    assert collecting == [True, True]
 
 
 def test_progress_goes_to_the_log_of_the_pipeline(files, monkeypatch, capsys):

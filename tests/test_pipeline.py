@@ -61,6 +61,8 @@ class Checkout:
         for name in ("Snakefile", "notebooks/train.ipynb"):
             shutil.copy(ROOT / name, self.root / name)
         (self.root / "experiments.yml").write_text(EXPERIMENTS)
+        with (self.root / "meprop/study/_startup.py").open("a") as startup:
+            startup.write('open("collecting", "w").write(str(__import__("gc").isenabled()))\n')
         self.environment = os.environ | {
             "PYTHONPATH": str(self.root),
             "XDG_CACHE_HOME": str(self.cache),
@@ -159,6 +161,7 @@ def test_what_a_run_leaves(checkout):
         assert sum("image/png" in o.get("data", ()) for c in code for o in c.outputs) == 4
         assert f"**test accuracy of {record.test_accuracy:.2f}%**" in text
     assert not checkout.kernels()
+    assert (checkout.root / "collecting").read_text() == "False", "a kernel began with _startup.py"
 
 
 def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from platformdirs import user_cache_path
 from meprop.study._sources import CHUNK, SOURCES, Files
 
 MISSING = "missing"
+# What was read before, as it was then: a run asks for its data twice, for training and for figures.
+_read: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 
 class DataError(RuntimeError):
@@ -88,7 +91,7 @@ def _wrong(files: Files, folder: Path) -> dict[str, str]:
     wrong = {}
     for name, expected in files.md5.items():
         try:
-            actual = md5sum(folder / name)
+            actual = _known_md5sum(folder / name)
         except FileNotFoundError:
             wrong[name] = MISSING
         except OSError as error:
@@ -97,6 +100,19 @@ def _wrong(files: Files, folder: Path) -> dict[str, str]:
             if actual != expected:
                 wrong[name] = f"is corrupted (MD5 {actual}, expected {expected})"
     return wrong
+
+
+def _known_md5sum(path: Path) -> str:
+    """`md5sum`, without reading a file again that nobody touched since this process read it."""
+    status = path.stat()
+    state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    known, checksum = _read.get(path, ((), ""))
+    if known != state:
+        checksum = md5sum(path)
+        # A second change within one tick of the file system's clock would not show.
+        if time.time() - status.st_ctime > 2:
+            _read[path] = state, checksum
+    return checksum
 
 
 def md5sum(path: Path) -> str:

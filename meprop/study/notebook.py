@@ -61,9 +61,7 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
     the user's cache folder.
     """
     if OWNER in os.environ:
-        # What was imported stays: looking through it again and again for garbage takes a while,
-        # and taking torch apart at the end another second.
-        gc.freeze()
+        # Taking torch apart at the end would take a second.
         atexit.register(os._exit, 0)
     if record is not None and (ROOT / record).exists():
         found = Record.load(ROOT / record)
@@ -78,7 +76,7 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
                 "give another path, or delete it"
             )
         return found
-    with _progress():
+    with _progress(), _collecting():
         if OWNER in os.environ:
             _end_with(int(os.environ[OWNER]))
         return train(config, checkpoint=_path(config, checkpoint))
@@ -131,6 +129,20 @@ def _end_with(owner: int) -> None:
         threading.Thread(target=watch, daemon=True).start()
         return
     os._exit(1)
+
+
+@contextlib.contextmanager
+def _collecting() -> Iterator[None]:
+    """Look for garbage meanwhile, also where `_startup` put an end to it."""
+    if gc.isenabled():
+        yield
+        return
+    gc.freeze()  # what was imported stays
+    gc.enable()
+    try:
+        yield
+    finally:
+        gc.disable()
 
 
 @contextlib.contextmanager

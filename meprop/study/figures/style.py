@@ -6,9 +6,11 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 from IPython import get_ipython
 from matplotlib import figure as matplotlib_figure
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -57,11 +59,13 @@ class Figure(matplotlib_figure.Figure):
 
     def small_png(self) -> bytes:
         """The picture with 256 colours; rare ones, such as a thin line's, stay as they are."""
-        drawn, packed = BytesIO(), BytesIO()
         # A white ground stays legible on a dark page.
-        self.savefig(drawn, format="png", dpi=108, facecolor="white")
-        image = Image.open(drawn).convert("RGB")
+        self.set(dpi=108, facecolor="white")
+        canvas = FigureCanvasAgg(self)
+        canvas.draw()  # once: `savefig` goes over everything twice to find its place
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         image = image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        packed = BytesIO()
         image.save(packed, format="png", optimize=True)
         return packed.getvalue()
 
