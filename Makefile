@@ -40,7 +40,7 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	@# This page compares the reader's own machine, so it is the one that is executed here.
 	PATH="$(CURDIR)/$(bin):$$PATH" $(bin)/python -m papermill $(quick) _build/source/$(quick) \
 		--no-progress-bar -k python3 > _build/quick.log 2>&1 || { cat _build/quick.log >&2; exit 1; }
-	cd _build/source && $(CURDIR)/$(bin)/jupyter-book build . --toc book/_toc.yml \
+	cd _build/source && "$(CURDIR)/$(bin)/jupyter-book" build . --toc book/_toc.yml \
 		--path-output ../.. -W -n --keep-going
 	@echo "The book is ready: _build/html/index.html"
 

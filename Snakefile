@@ -33,7 +33,9 @@ rule train:
         # What a committed record shows does not depend on when the notebook was edited.
         ancient("notebooks/train.ipynb"),
     output:
-        "{place}/{suite}/{stem}.json",
+        # update: what is there when the job begins stays. A run that a killed pipeline left behind
+        # may have come to its end since; a record that does not count was removed before.
+        update("{place}/{suite}/{stem}.json"),
     wildcard_constraints:
         place="results|_build/results",
         suite="[^/]+",
@@ -56,22 +58,25 @@ rule train:
         runtime=of(lambda run: max(15, run.cost // 8000)),
     shell:
         """
+        # Whoever reads what is said here may be gone: that ends no run.
+        trap '' PIPE
+        say() {{ echo "$@" 2> /dev/null || true; }}
         mkdir -p $(dirname {params.draft} {params.notebook})
         # Held until this shell and papermill are gone. A run that a killed pipeline left behind is
         # waited for, and not done twice if it came to its end.
         exec 9>> {params.draft}.lock
-        {params.python} -IS -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
+        {params.python:q} -IS -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
         if [ -e {output} ]; then exit 0; fi
-        echo "started   {params.id}"
+        say "started   {params.id}"
         printf '%s' {params.parameters:q} > {params.draft}.yml
         : > {params.draft}.log
         PYTHONSTARTUP=meprop/study/_startup.py MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log \
             papermill notebooks/train.ipynb {params.draft}.ipynb -f {params.draft}.yml \
             --no-progress-bar --start-timeout 300 --no-request-save-on-cell-execute \
             >> {params.draft}.log 2>&1 ||
-            {{ echo "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
-        {params.python} -IS meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}
+            {{ say "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
+        {params.python:q} -IS meprop/study/_entitle.py {params.draft}.ipynb {params.title:q} {params.notebook}
         mv {params.draft}.ipynb {params.notebook}
         mv {params.draft}.json {output}
-        echo "finished  {params.id}, after $SECONDS s"
+        say "finished  {params.id}, after $SECONDS s"
         """

@@ -24,7 +24,7 @@ stop() {
         kill "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done
-    rm -f "$conf"
+    rm -f "$conf" ${policy:+"$policy"}
     if ((status)); then echo "What is left of it: $work"; else rm -rf "$work"; fi
     exit $status
 }
@@ -39,6 +39,7 @@ if ! { command -v slurmctld && command -v munged; } >/dev/null; then
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
         --no-install-recommends slurm-wlm munge; } >"$work/apt.log" 2>&1 || installed=no
     [[ ! ${policy-} ]] || rm "$policy"
+    unset policy
     [[ ! ${installed-} ]] || fail "apt-get could not install slurm-wlm and munge: see $work/apt.log"
 fi
 

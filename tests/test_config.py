@@ -86,6 +86,11 @@ def test_spellings_of_one_configuration_are_equal():
     assert other.digest == plain.digest
 
 
+def test_all_images_are_all_images():
+    assert Config(train_size=55_000) == Config() == Config(train_size=None)
+    assert Config(dataset="digits", train_size=1_200).digest == Config(dataset="digits").digest
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
@@ -142,6 +147,10 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({**K05, "history": "position"}, "history='position' needs a decay greater than 0"),
         ({**K05, "select_at": "relu"}, "select_at must be one of 'conv', 'bn', got 'relu'"),
         ({**K05, "select_at": "bn"}, "select_at='bn' needs batch_norm=True"),
+        (
+            {**K05, "select_at": "bn", "batch_norm": True, "bias": "sparse"},
+            "bias='sparse' has no effect with select_at='bn'",
+        ),
         (
             {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
             "'fc2' in sparse_layers has no BN above it",

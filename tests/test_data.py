@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -214,6 +215,19 @@ def test_zipped_files_put_there_by_hand(root, monkeypatch):
     assert {name: (raw_folder(root) / name).read_bytes() for name in CONTENT} == CONTENT
 
 
+@pytest.mark.parametrize("damage", ["truncated", "empty", "no gzip"])
+def test_a_damaged_zipped_file_is_named_and_the_others_kept(root, monkeypatch, damage):
+    write(raw_folder(root), suffix=".gz")
+    path = raw_folder(root) / f"{FIRST}.gz"
+    good = path.read_bytes()
+    path.write_bytes({"truncated": good[:-100], "empty": b"", "no gzip": b"<html>"}[damage])
+    use(monkeypatch, folder=_sources.from_folder)
+    with pytest.raises(DataError, match=f"folder: its {FIRST} is corrupted .MD5"):
+        load_data("mnist", root)
+    kept = {path.name for path in raw_folder(root).iterdir()} & CONTENT.keys()
+    assert kept == CONTENT.keys() - {FIRST}
+
+
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "empty"])
 def test_corrupted_file_is_named_and_fetched_anew(root, damage):
     write(raw_folder(root))
@@ -308,7 +322,20 @@ def test_all_sources_fail(root, monkeypatch):
     assert not (root / "MNIST" / ".staging").exists()
 
 
-def test_a_root_that_cannot_be_written(root):
+def test_a_root_that_cannot_be_written(root, monkeypatch):
+    write(raw_folder(root), {name: CONTENT[name] for name in CONTENT if name != FIRST})
+    (raw_folder(root) / FIRST).write_bytes(b"something else")
+
+    def refuse(path):
+        # Permissions do not bind the superuser, so the refusal is played.
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(_download, "_lock", refuse)
+    with pytest.raises(DataError, match=r"cannot write to .*; set MEPROP_DATA") as caught:
+        load_data("mnist", root)
+    wrong = hashlib.md5(b"something else").hexdigest()
+    assert f"{FIRST} is corrupted (MD5 {wrong}, expected {FILES.md5[FIRST]})" in str(caught.value)
+    shutil.rmtree(root / "MNIST")
     (root / "MNIST").write_text("a file where the folder belongs")
     with pytest.raises(DataError, match=r"cannot write to .* set MEPROP_DATA"):
         load_data("mnist", root)

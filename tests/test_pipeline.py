@@ -192,6 +192,30 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
     ]
 
 
+def test_what_was_finished_meanwhile_stays(checkout):
+    record = checkout.root / "results/small/plain-s0.json"
+    content = record.read_bytes()
+    target = record.relative_to(checkout.root).as_posix()
+    code, output = checkout.run(
+        *(sys.executable, "-m", "snakemake", "--cores", "1", "--nolock"),
+        *("--forcerun", target, "--", target),
+    )
+    assert code == 0 and "1 of 1 steps" in output, output
+    assert "started" not in output and record.read_bytes() == content
+
+
+def test_nobody_has_to_listen(checkout):
+    record = checkout.root / "results/small/plain-s0.json"
+    content = json.loads(record.read_text())
+    record.unlink()
+    process = checkout.start(sys.executable, "-m", "meprop", "run", "small")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1 of 2 runs of small to train.\n"
+    process.stdout.close()
+    process.wait()
+    assert json.loads(record.read_text())["test_errors"] == content["test_errors"]
+
+
 def wait_for(process, path, after=None):
     """Until a file is there and changed, or longer than anything takes."""
     for _ in range(3000):
@@ -394,6 +418,35 @@ def test_a_record_counts_only_whole_and_of_its_configuration(one_run):
     other = json.loads(json.dumps(record.to_dict()))["config"] | {"seed": 1}
     Record(**vars(record) | {"config": Config.from_dict(other)}).save(path)
     assert "of another configuration" in pipeline.find(run)[1]
+
+
+def test_every_committed_record_counts():
+    runs = {run.record.as_posix(): run for run in load().runs if run.committed}
+    for suite in {run.suite for run in runs.values()}:
+        found = [path.relative_to(ROOT).as_posix() for path in ROOT.glob(f"results/{suite}/*")]
+        assert found
+        for path in found:
+            assert pipeline.find(runs[path])[1] == "", path
+
+
+def test_what_does_not_count_makes_room(one_run):
+    run, record, path = one_run
+    draft = path.parents[2] / pipeline.draft(run)
+    record.save(path)
+    record.save(draft.with_suffix(".json"))
+    pipeline._prepare(run)
+    assert path.exists() and draft.with_suffix(".json").exists(), "both count"
+    path.write_text("{")
+    draft.with_suffix(".json").write_text("{")
+    pipeline._prepare(run)
+    assert not path.exists() and not draft.with_suffix(".json").exists()
+    assert draft.with_suffix(".old.json").read_text() == "{"
+
+    # What other code drafted would not count either.
+    built = replace(run, committed=False)
+    record.save(draft.with_suffix(".json"))
+    pipeline._prepare(built)
+    assert not (path.parents[2] / pipeline.draft(built)).with_suffix(".json").exists()
 
 
 def test_what_is_built_is_of_the_present_code(one_run, monkeypatch):

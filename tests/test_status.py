@@ -87,6 +87,12 @@ def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, c
     assert shown["ablation"] == "15 h 35 min on 2 cores"
 
 
+def test_the_last_run_has_one_core(folder, capsys):
+    for run in load().pick(["paper"])[:-1]:
+        record_of(run, 99.0, seconds=3600).save(folder / run.record)
+    assert " ".join(lines(capsys, "paper")[1][8:]) == "1 h 0 min on 2 cores"
+
+
 def test_a_run_under_way(folder, capsys):
     done, under_way = load().pick(["paper"], ["table2-baseline"], [0, 1])
     record_of(done, 99.0, seconds=7200).save(folder / done.record)

@@ -39,7 +39,8 @@ def data_root() -> Path:
 def fetch(files: Files, root: Path) -> None:
     """Make sure that every file is in place, as its checksum says."""
     raw = root / files.folder / "raw"
-    if not _wrong(files, raw):
+    wrong = _wrong(files, raw)
+    if not wrong:
         return  # nothing to write, so a read-only folder is fine
     try:
         raw.mkdir(parents=True, exist_ok=True)
@@ -47,8 +48,8 @@ def fetch(files: Files, root: Path) -> None:
             _fill(files, raw, staging)
     except OSError as error:
         raise DataError(
-            f"{files.folder}: cannot write to {raw}: {_short(error)}; set MEPROP_DATA to a folder "
-            "of your own"
+            f"{files.folder}: {_state(wrong)}; cannot write to {raw}: {_short(error)}; set "
+            "MEPROP_DATA to a folder of your own"
         ) from error
 
 
@@ -74,16 +75,19 @@ def _fill(files: Files, raw: Path, staging: Path) -> None:
 
 
 def _advice(files: Files, raw: Path, wrong: dict[str, str], tried: list[str]) -> str:
-    state = ", ".join(f"{name} {problem}" for name, problem in wrong.items())
     return "\n".join(
         [
-            f"{files.folder}: in {raw}, {state}. Tried, in this order:",
+            f"{files.folder}: in {raw}, {_state(wrong)}. Tried, in this order:",
             *tried,
             "What you can do: connect to the internet and try again; or put the files (or the same "
             "with .gz) there by hand; or point MEPROP_DATA at a folder that has "
             f"{files.folder}/raw; or use the data set 'digits', which needs no download.",
         ]
     )
+
+
+def _state(wrong: dict[str, str]) -> str:
+    return ", ".join(f"{name} {problem}" for name, problem in wrong.items())
 
 
 def _wrong(files: Files, folder: Path) -> dict[str, str]:

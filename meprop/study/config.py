@@ -69,6 +69,8 @@ class Config:
         if self.train_size is not None:
             self._set("train_size", _integer("train_size", self.train_size, least=1))
         largest = DATASETS[self.dataset].train
+        if self.train_size == largest:
+            self._set("train_size", None)  # one run, one configuration
         if not self.batch_size <= (self.train_size or largest) <= largest:
             raise ValueError(
                 f"Config: train_size must be between batch_size ({self.batch_size}) and the "
@@ -103,6 +105,11 @@ class Config:
         if self.select_at == "bn" and "fc2" in self.sparse_layers:
             raise ValueError(
                 "Config: select_at='bn', but 'fc2' in sparse_layers has no BN above it"
+            )
+        if self.select_at == "bn" and self.bias == "sparse":
+            raise ValueError(
+                "Config: bias='sparse' has no effect with select_at='bn': the selection is above "
+                "BN, and what arrives below it at the bias is not sparse"
             )
         if self.history == "position" and self.decay == 0:
             raise ValueError("Config: history='position' needs a decay greater than 0")

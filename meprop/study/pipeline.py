@@ -20,6 +20,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from meprop.study._declarations import nearest
+from meprop.study._download import data_root
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest
@@ -32,16 +33,20 @@ def find(run: Run) -> tuple[Record | None, str]:
     A committed record stands until somebody deletes it. One in `_build` is of use only if the
     present code made it.
     """
+    return _load(run, run.record)
+
+
+def _load(run: Run, path: Path) -> tuple[Record | None, str]:
     try:
-        record = Record.load(ROOT / run.record)
+        record = Record.load(ROOT / path)
     except FileNotFoundError:
         return None, "missing"
     except RecordError as error:
         return None, str(error)
     if record.config != run.config:
-        return None, f"{run.record}: of another configuration than the declared one"
+        return None, f"{path}: of another configuration than the declared one"
     if not run.committed and record.provenance.get("code") != code_digest():
-        return None, f"{run.record}: made by other code"
+        return None, f"{path}: made by other code"
     return record, ""
 
 
@@ -82,13 +87,17 @@ def go(
         if dry_run:
             print(*(f"  {run.id}" for run in todo), sep="\n")
             return 0
+        if os.environ.get("MEPROP_DATA"):
+            # The runs have another working directory.
+            os.environ["MEPROP_DATA"] = str(data_root().resolve())
         # Once, here: of all runs each would try in vain, and a cluster's nodes may have no network.
         for dataset in dict.fromkeys(run.config.dataset for run in todo):
             load_data(dataset)
         for run in todo:
             _prepare(run)
         log = ROOT / "_build" / "logs" / f"{'-'.join(suites)}.log"
-        return _sum_up(todo, log, stopped=_snakemake(todo, log, options))
+        stopped = _snakemake(todo, log, options)
+        return _sum_up(todo, log if profile is None else None, stopped)
 
 
 def _missing(runs: list[Run]) -> list[Run]:
@@ -139,16 +148,18 @@ def _alone(suites: list[str]) -> Iterator[None]:
 
 
 def _prepare(run: Run) -> None:
-    """Clear away what an earlier attempt left, except a record of this very configuration."""
+    """Clear away what an earlier attempt left, except a draft that only has to be put in place.
+
+    A record that does not count goes beside the log: it may have taken hours.
+    """
     (ROOT / run.log).unlink(missing_ok=True)
-    path = ROOT / draft(run).with_suffix(".json")
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            outdated = Record.load(path).config != run.config
-        except RecordError:
-            outdated = True
-        if outdated:
-            path.unlink()
+    if find(run)[0] is None and (ROOT / run.record).exists():
+        aside = ROOT / draft(run).with_suffix(".old.json")
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(ROOT / run.record, aside)
+    path = draft(run).with_suffix(".json")
+    if _load(run, path)[0] is None:
+        (ROOT / path).unlink(missing_ok=True)
 
 
 _stopped = threading.Event()
@@ -210,8 +221,11 @@ def _snakemake(todo: list[Run], log: Path, options: list[str]) -> bool:
     return False
 
 
-def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
-    """Say what came out; what failed, why, and where to read on."""
+def _sum_up(todo: list[Run], log: Path | None, stopped: bool) -> int:
+    """Say what came out; what failed, why, and where to read on.
+
+    `log` has Snakemake's messages, if they were not shown already.
+    """
     found = [(run, find(run)[0]) for run in todo]
     left = [run for run, record in found if record is None]
     print(f"{len(todo) - len(left)} of {len(todo)} runs finished.")
@@ -223,10 +237,12 @@ def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
             print(f"Diverged: {run.id}, {where_stopped(record)}")
     for run in left:
         if (ROOT / run.log).exists():
-            why, where = _last_line(ROOT / run.log), run.log
+            why = f"{_last_line(ROOT / run.log)} (log: {run.log})"
+        elif log is not None:
+            why = f"it was not started (log: {log.relative_to(ROOT)})"
         else:
-            why, where = "it was not started", log.relative_to(ROOT)
-        print(f"Failed: {run.id}: {why} (log: {where})", file=sys.stderr)
+            why = "it was not started; Snakemake says above why"
+        print(f"Failed: {run.id}: {why}", file=sys.stderr)
     return 1 if left else 0
 
 

@@ -203,6 +203,12 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    # The new name too: whoever sees the file may delete what it was made from.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _refuse(constant: str) -> None:

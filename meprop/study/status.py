@@ -117,17 +117,18 @@ def _is_locked(path: Path) -> bool:
 
 def time_left(states: list[State], every: list[State]) -> str:
     """The time for what is not done, on all cores of this machine, from the runs that are done."""
-    seconds = 0.0
+    each = []
     for state in states:
         if state.record is None:
             rate = _seconds_per_image(state.run, every)
             if rate is None:
                 return "unknown"
-            seconds += rate * state.run.cost * (1 - state.epochs / state.run.config.epochs)
+            each.append(rate * state.run.cost * (1 - state.epochs / state.run.config.epochs))
     cores = available_cores()
-    if not seconds:
+    if not each:
         return "-"
-    return f"{duration(seconds / cores)} on {cores} core{'s' if cores > 1 else ''}"
+    # A run has one core, however many there are.
+    return f"{duration(max(sum(each) / cores, *each))} on {cores} core{'s' if cores > 1 else ''}"
 
 
 def _seconds_per_image(run: Run, every: list[State]) -> float | None:
