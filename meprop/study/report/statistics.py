@@ -15,6 +15,7 @@ from scipy import stats
 
 LEVEL = 0.95
 MARGIN = 0.10  # points of test accuracy: a smaller difference does not matter
+STEP = 0.01  # points of test accuracy: one image of 10,000
 MOST_SEEDS = 1000  # more of them nobody would train
 
 
@@ -38,8 +39,11 @@ class Interval:
         return not math.isnan(self.low)
 
 
-def interval(values: Sequence[float], level: float = LEVEL) -> Interval:
+def interval(values: Sequence[float], level: float = LEVEL, step: float = STEP) -> Interval:
     """The mean of some values, and how well they determine it.
+
+    The values are whole numbers of `step`. Two or three of them are often equal by chance, which
+    is no certainty: the spread is taken to be at least that of rounding to a step, step / √12.
 
     >>> found = interval([99.0, 99.1, 99.2])
     >>> print(f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})")
@@ -49,14 +53,11 @@ def interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     mean = float(data.mean()) if len(data) else math.nan
     if len(data) < 2:
         return Interval(mean, math.nan, math.nan, math.nan, math.nan, len(data))
-    sd = float(data.std(ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, len(data) - 1)) * sd / math.sqrt(len(data))
-    # Accuracies are counts of images: differences below this are rounding errors of their floats.
-    if sd < 1e-9:
-        p = 1.0 if abs(mean) < 1e-9 else 0.0
-    else:
-        p = float(stats.ttest_1samp(data, 0.0).pvalue)
-    return Interval(mean, mean - half, mean + half, sd, p, len(data))
+    sd = max(float(data.std(ddof=1)), step / math.sqrt(12))
+    found = stats.t(len(data) - 1, loc=mean, scale=sd / math.sqrt(len(data)))
+    low, high = map(float, found.interval(level))
+    p = 2 * float(min(found.cdf(0.0), found.sf(0.0)))
+    return Interval(mean, low, high, sd, p, len(data))
 
 
 def percentage(values: Sequence[float]) -> Interval:
@@ -71,7 +72,10 @@ def percentage(values: Sequence[float]) -> Interval:
 
 
 def paired(
-    ours: Mapping[int, float], theirs: Mapping[int, float], level: float = LEVEL
+    ours: Mapping[int, float],
+    theirs: Mapping[int, float],
+    level: float = LEVEL,
+    step: float = STEP,
 ) -> Interval:
     """The difference ours - theirs over the seeds that both have.
 
@@ -79,7 +83,7 @@ def paired(
     2
     """
     seeds = sorted(ours.keys() & theirs.keys())
-    return interval([ours[seed] - theirs[seed] for seed in seeds], level)
+    return interval([ours[seed] - theirs[seed] for seed in seeds], level, step)
 
 
 def holm(probabilities: Sequence[float]) -> list[float]:

@@ -83,9 +83,13 @@ def gaps(ablation: Ablation) -> str:
         "| :-- | --: | --: | --: |",
     ]
     for row in ablation.done:
-        cells = [row.label, spread(percentage(list(row.accuracy("train").values())))]
-        cells += [signed(interval(list(row.gap(*gap).values()))) for gap in GAPS]
-        lines.append(f"| {' | '.join(cells)} |")
+        train = row.accuracy("train")
+        if row.stuck:
+            cells = [_each(train), *[NONE] * len(GAPS)]
+        else:
+            cells = [spread(percentage(list(train.values())))]
+            cells += [signed(interval(list(row.gap(*gap).values()))) for gap in GAPS]
+        lines.append(f"| {' | '.join([row.label, *cells])} |")
     return "\n".join(lines) if ablation.done else "No run is done yet."
 
 
@@ -116,10 +120,10 @@ _LAYERS = {layer: f"{below} above BN" for layer, below in BELOW.items()}
 
 def noise(ablation: Ablation) -> str:
     """What chance in the choice of the test images does to an accuracy and to a difference."""
-    if not ablation.done:
-        return "No run is done yet."
-    images = paper()["data"]["test"]
-    middle = median(row.test.mean for row in ablation.done)
+    learned = [row.test.mean for row in ablation.done if not row.stuck]
+    if not learned:
+        return "No run is done yet that learned."
+    images, middle = paper()["data"]["test"], median(learned)
     text = (
         f"For scale: an accuracy of {middle:.2f}%, measured on {images:,} images, has a binomial "
         f"95% interval of ±{binomial_noise(middle, images):.2f} points."

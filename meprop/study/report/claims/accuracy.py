@@ -170,7 +170,9 @@ def decay_too_high(evidence: Evidence, key: str) -> Verdict:
 
 @judge("bn-faster")
 def bn_faster(evidence: Evidence, key: str) -> Verdict:
-    sooner = evidence.pair("table2-baseline", "table3-baseline", lambda r: epochs_to(r, CONVERGED))
+    sooner = evidence.pair(
+        "table2-baseline", "table3-baseline", lambda r: epochs_to(r, CONVERGED), step=1.0
+    )
     if not sooner.n:
         return nothing("a baseline with and one without batch normalisation, of one seed")
     outcome = better(sooner, margin=1.0)

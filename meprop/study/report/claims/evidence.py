@@ -12,7 +12,7 @@ from meprop.study.record import Record
 from meprop.study.report import paper, speed
 from meprop.study.report.results import Results, gather
 from meprop.study.report.sparsity import Curve, committed, path_of
-from meprop.study.report.statistics import MARGIN, Interval, binomial_noise, paired
+from meprop.study.report.statistics import MARGIN, STEP, Interval, binomial_noise, paired
 
 Value = Callable[[Record], float]
 
@@ -39,12 +39,17 @@ class Evidence:
         suite = self.paper if name in self.paper.names else self.ablation
         return {seed: each for seed, each in suite.of(name).items() if each.best_epoch is not None}
 
-    def pair(self, first: str, second: str, value: Value | None = None) -> Interval:
-        """The difference of a value (test accuracy) between two configurations, by seed."""
+    def pair(
+        self, first: str, second: str, value: Value | None = None, step: float = STEP
+    ) -> Interval:
+        """The difference of a value (test accuracy) between two configurations, by seed.
+
+        `step`: what values differ by at least, if they differ.
+        """
         value = value or test
         ours = {seed: value(record) for seed, record in self.of(first).items()}
         theirs = {seed: value(record) for seed, record in self.of(second).items()}
-        return paired(ours, theirs, self.level)
+        return paired(ours, theirs, self.level, step)
 
     @cached_property
     def noise(self) -> str:
