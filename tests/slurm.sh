@@ -95,6 +95,14 @@ for place in local slurm; do
     (
         cd "$work/$place"
         export PYTHONPATH=$PWD XDG_CACHE_HOME=$PWD/cache
+        if [[ $place == slurm ]]; then
+            # Killed with its first jobs on the node, which go on: the same command finds its way beside them.
+            "$python" -m meprop run quick "$@" "${profile[@]}" >"$work/killed.log" 2>&1 &
+            for _ in {1..600}; do compgen -G '_build/logs/quick/*.log' >/dev/null && break || sleep 0.2; done
+            kill -KILL $! || fail "no job was started: see $work/killed.log"
+            wait $! 2>/dev/null || true
+            echo "Killed with $(squeue -h | wc -l) jobs in the queue, and once more"
+        fi
         "$python" -m meprop run quick "$@" "${profile[@]}"
     )
 done
