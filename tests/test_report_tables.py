@@ -142,6 +142,23 @@ def test_the_six_comparisons_count_with_the_seeds_that_are_declared():
     assert smallest.p == pytest.approx(min(1, 6 * smallest.difference.p))
 
 
+def test_a_row_with_fewer_seeds_is_compared_with_the_same_ones():
+    """A second seed, worse for the baseline alone, makes no row better and no gap smaller."""
+
+    def test(run):
+        worse = run.name.endswith("baseline") and run.seed == 1
+        return 98.5 if worse else 99.13
+
+    whole = some(2, test)
+    records = {
+        name: each for name, each in whole.records.items() if "baseline" in name or "-s0" in name
+    }
+    compared = tables.compare(2, Results(whole.runs, records))
+    assert compared[0].test.mean < compared[1].test.mean
+    assert "0 of them have a higher test accuracy than the baseline" in tables.in_words(compared)
+    assert tables.gaps_in_words(compared).count("same seeds, none of the paper's 6") == 2
+
+
 def test_equal_gaps_are_not_smaller():
     compared = tables.compare(2, some(1, lambda run: 99.13))
     assert (

@@ -53,12 +53,20 @@ class Compared:
     def epochs(self) -> list[int]:
         return [record.best_epoch for record in self.records.values() if record.best_epoch]
 
+    def gaps(self, first: str, second: str) -> dict[int, float]:
+        """The difference of two accuracies (train, dev, test) in the chosen epoch, by seed."""
+        chosen = {
+            seed: record.history[(record.best_epoch or 1) - 1]
+            for seed, record in self.records.items()
+        }
+        return {
+            seed: epoch[f"{first}_accuracy"] - epoch[f"{second}_accuracy"]
+            for seed, epoch in chosen.items()
+        }
+
     def gap(self, first: str, second: str) -> Interval:
-        """The difference of two accuracies (train, dev, test) in the chosen epoch."""
-        chosen = [record.history[(record.best_epoch or 1) - 1] for record in self.records.values()]
-        return interval(
-            [epoch[f"{first}_accuracy"] - epoch[f"{second}_accuracy"] for epoch in chosen]
-        )
+        """The mean of `gaps`."""
+        return interval(list(self.gaps(first, second).values()))
 
 
 def compare(number: int, results: Results | None = None) -> list[Compared]:
@@ -193,7 +201,7 @@ def in_words(compared: Sequence[Compared]) -> str:
     words = [
         f"Of the paper's settings {len(rest)} are trained; {len(above)} of them "
         f"{'has' if len(above) == 1 else 'have'} a higher test accuracy than the "
-        f"baseline ({baseline.test.mean:.2f}%); the differences are {points(ends[0])} to "
+        f"baseline with the same seeds; the differences are {points(ends[0])} to "
         f"{points(ends[-1])} points."
         if len(rest) > 1
         else f"One of the paper's settings is trained, {rest[0].label}: its test accuracy is "
@@ -233,16 +241,17 @@ def in_words(compared: Sequence[Compared]) -> str:
 
 def gaps_in_words(compared: Sequence[Compared]) -> str:
     """Who overfits more: the baseline or the settings."""
-    baseline, rest = compared[0], [row for row in compared[1:] if row.paper and row.records]
-    if not baseline.records or not rest:
+    baseline, rest = compared[0], [row for row in compared[1:] if row.paper and row.difference.n]
+    if not rest:
         return "Not yet trained."
     words = []
     for first, second in (("train", "test"), ("dev", "test")):
-        theirs = baseline.gap(first, second).mean
+        theirs = baseline.gaps(first, second)
         # Gaps are counts of images: what is nearer than this is the same.
-        smaller = sum(row.gap(first, second).mean < theirs - 1e-6 for row in rest)
+        smaller = sum(paired(row.gaps(first, second), theirs).mean < -1e-6 for row in rest)
         words.append(
-            f"Between {first} and {second} the baseline has a gap of {theirs:.2f} points; "
+            f"Between {first} and {second} the baseline has a gap of "
+            f"{fmean(theirs.values()):.2f} points; with the same seeds, "
             f"{smaller or 'none'} of the paper's {len(rest)} settings that are trained "
             f"{'have' if smaller > 1 else 'has'} a smaller one."
         )
