@@ -358,6 +358,11 @@ def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):
     assert main(["run", "paper"]) == 2
     assert capsys.readouterr().err == "mnist: not there\n  tried this\n  and that\n"
     assert not (tmp_path / "_build/logs").exists()
+    # The runs would look for a relative folder elsewhere.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MEPROP_DATA", "own")
+    assert main(["run", "paper"]) == 2
+    assert os.environ["MEPROP_DATA"] == str(tmp_path / "own")
 
 
 def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
