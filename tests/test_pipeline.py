@@ -53,7 +53,7 @@ class Checkout:
     """A copy of what the pipeline needs, with a cache of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "checkout", folder / "cache"
+        self.root, self.cache = folder / "a checkout", folder / "cache"
         self.root.mkdir()
         without_caches = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(ROOT / "meprop", self.root / "meprop", ignore=without_caches)
