@@ -34,7 +34,7 @@ rule train:
         ancient("notebooks/train.ipynb"),
     output:
         # update: what is there when the job begins stays. A run that a killed pipeline left behind
-        # may have come to its end since; a record that does not count was removed before.
+        # may have come to its end since; a record that does not count was put aside before.
         update("{place}/{suite}/{stem}.json"),
     wildcard_constraints:
         place="results|_build/results",
