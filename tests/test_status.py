@@ -46,8 +46,8 @@ def test_nothing_there(folder, capsys):
     assert head[:5] == ["suite", "runs", "done", "running", "missing"]
     assert rows == [
         ["quick", "14", "0", "0", "14", "-", "-", "-", "unknown"],
-        ["paper", "48", "0", "0", "48", "-", "-", "-", "unknown"],
-        ["ablation", "200", "0", "0", "200", "-", "-", "-", "unknown"],
+        ["paper", "52", "0", "0", "52", "-", "-", "-", "unknown"],
+        ["ablation", "139", "0", "0", "139", "-", "-", "-", "unknown"],
     ]
 
 
