@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from meprop.study import pipeline
-from meprop.study.describing import run_title
+from meprop.study.labels import run_title
 from meprop.study.experiments import load
 
 RUNS = {run.record.as_posix(): run for run in load().runs}

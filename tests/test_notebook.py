@@ -15,8 +15,8 @@ from meprop.study import figures, notebook
 from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
-from meprop.study.describing import describe, outcome, provenance_table, run_title, shares_table
 from meprop.study.experiments import load
+from meprop.study.labels import describe, outcome, provenance_table, run_title, shares_table
 from meprop.study.notebook import checked, keep, obtain
 from meprop.study.parameters import ParameterError
 from meprop.study.training import train

@@ -9,9 +9,9 @@ import pandas
 import pytest
 
 from meprop.study.config import Config
-from meprop.study.describing import words
 from meprop.study.experiments import Study, load
 from meprop.study.figures import ablations as drawn
+from meprop.study.labels import words
 from meprop.study.record import Record
 from meprop.study.report import ablations, turnover
 from meprop.study.report.ablations import examine

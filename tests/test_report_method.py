@@ -9,9 +9,9 @@ from meprop import Conv2d, TopK, select
 from meprop.study import Config, PaperCNN, load_data
 from meprop.study.figures import method as drawn
 from meprop.study.figures import set_style
+from meprop.study.paper import paper
 from meprop.study.report import explorer, method
 from meprop.study.report.method import weighing
-from meprop.study.report.paper import paper
 from meprop.study.report.probe import Probe
 from meprop.study.report.results import Results
 

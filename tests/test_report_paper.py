@@ -2,7 +2,7 @@
 
 from meprop.study.config import Config
 from meprop.study.experiments import load
-from meprop.study.report.paper import paper, table
+from meprop.study.paper import paper, table
 
 
 def test_rows_are_the_declared_configurations():

@@ -6,10 +6,9 @@ import pytest
 import synthetic
 from scipy import stats
 
-from meprop.study.experiments import load
 from meprop.study.figures import tables as drawn
+from meprop.study.paper import table
 from meprop.study.report import tables
-from meprop.study.report.paper import table
 from meprop.study.report.results import INTERIM, Results
 
 NOISE = (0.03, -0.02, 0.01, -0.04, 0.02)
@@ -128,18 +127,6 @@ def test_gaps():
     assert gap.n == 3
     assert gap.mean == pytest.approx(chosen["train_accuracy"] - compared[0].test.mean, abs=0.05)
     assert "In the paper's table" in tables.gaps_in_words(compared)
-
-
-def test_the_six_comparisons_count_with_the_seeds_that_are_declared():
-    """Of 8% and 10% one seed is declared: no probability of their own, but planned all the same."""
-    results = some(5)
-    declared = {run.id for run in load().suites["paper"].runs}
-    records = {name: record for name, record in results.records.items() if name in declared}
-    compared = tables.compare(2, Results(results.runs, records))
-    tested = [row for row in compared if not math.isnan(row.p)]
-    assert [row.name for row in tested] == ["table2-k05-d0", "table2-k05-d06"]
-    smallest = min(tested, key=lambda row: row.difference.p)
-    assert smallest.p == pytest.approx(min(1, 6 * smallest.difference.p))
 
 
 def test_a_row_with_fewer_seeds_is_compared_with_the_same_ones():

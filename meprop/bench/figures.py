@@ -11,7 +11,7 @@ import numpy as np
 from meprop.bench.results import LINE_RATIOS, Row, cost_lines, kinds
 
 if TYPE_CHECKING:
-    from meprop.study.figures.style import Figure
+    from meprop.study.style import Figure
 
 COLOURS = {"forward": 0, "backward": 1, "update": 2, "masked": 1, "sparse": 0}
 KINDS = {"conv": "convolutions", "between": "between them", "fc": "fully connected"}
@@ -25,7 +25,7 @@ def save(rows: Sequence[Row], folder: Path) -> list[Path]:
         return []
     import matplotlib.pyplot as plt
 
-    from meprop.study.figures.style import SHEETS
+    from meprop.study.style import SHEETS
 
     folder.mkdir(parents=True, exist_ok=True)
     threads = min(row.threads for row in rows)
@@ -150,7 +150,7 @@ def split(rows: list[Row]) -> Figure | None:
 
 def _looks() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """The parts of a split step in the order of their bars: name, label, look."""
-    from meprop.study.figures.style import PALETTE
+    from meprop.study.style import PALETTE
 
     for direction, alpha in (("forward", 0.45), ("backward", 1.0)):
         for number, (kind, label) in enumerate(KINDS.items()):
@@ -160,7 +160,7 @@ def _looks() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _panels(rows: list[Row], title: str) -> tuple[Figure, dict[str, Any]]:
-    from meprop.study.figures.style import Figure
+    from meprop.study.style import Figure
 
     names = list(dict.fromkeys(row.subject for row in rows))
     columns = min(2, len(names))
@@ -200,6 +200,6 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _colour(name: str) -> Any:
-    from meprop.study.figures.style import PALETTE
+    from meprop.study.style import PALETTE
 
     return PALETTE[COLOURS[name]]

@@ -20,11 +20,11 @@ import yaml
 
 from meprop.study._declarations import ExperimentsError, nearest
 from meprop.study._entitle import entitle
-from meprop.study.describing import run_title
 from meprop.study.experiments import ROOT, load
+from meprop.study.labels import run_title
+from meprop.study.paper import paper
 from meprop.study.pipeline import available_cores, find
 from meprop.study.report import readme
-from meprop.study.report.paper import paper
 
 FOLDER = Path("notebooks")
 

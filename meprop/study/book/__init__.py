@@ -30,7 +30,7 @@ from meprop.study.book.idea import idea
 from meprop.study.book.runs import runs_table
 from meprop.study.book.start import answers, scoreboard, studies_list
 from meprop.study.book.status import costs, hardware, notebooks, suites, versions
-from meprop.study.report.paper import paper
+from meprop.study.paper import paper
 
 PIECES: dict[str, Callable[..., str]] = {
     "answers": answers,

@@ -5,7 +5,7 @@ nothing to show.
 """
 
 from meprop.study.figures.run import confusion, densities, learning_curves, mistakes
-from meprop.study.figures.style import COLOURS, PALETTE, Figure, logarithmic, set_style, subplots
+from meprop.study.style import COLOURS, PALETTE, Figure, logarithmic, set_style, subplots
 
 __all__ = [
     "COLOURS",

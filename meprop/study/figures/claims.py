@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.claims import Judged
 from meprop.study.report.claims.showing import tally
 from meprop.study.report.claims.verdicts import NOT_SUPPORTED, NOT_TESTED, SUPPORTED, UNDECIDED
+from meprop.study.style import PALETTE, Figure, subplots
 
 VERDICT_COLOURS = {
     SUPPORTED: PALETTE[2],

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.claims.evidence import Evidence
 from meprop.study.report.tables import TABLES, Compared, compare
+from meprop.study.style import PALETTE, Figure, subplots
 
 OURS, THEIRS = PALETTE[0], PALETTE[1]
 # Case of the benchmark, contender, and how it reads.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
 from meprop import Seen
-from meprop.study.figures.style import PALETTE, Figure, subplots
+from meprop.study.style import PALETTE, Figure, subplots
 
 
 def densities(seen: dict[str, Seen]) -> Figure | None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.quick import Row, first_loss, seconds
+from meprop.study.style import PALETTE, Figure, subplots
 
 
 def sides(rows: Sequence[Row]) -> Figure | None:

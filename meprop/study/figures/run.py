@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from meprop.study.data import SIDE, Part
-from meprop.study.figures.style import COLOURS, Figure, logarithmic, subplots
 from meprop.study.network import LAYERS
 from meprop.study.record import Record
+from meprop.study.style import COLOURS, Figure, logarithmic, subplots
 
 
 def learning_curves(record: Record) -> Figure | None:

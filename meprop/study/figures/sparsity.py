@@ -16,10 +16,10 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
-from meprop.study.figures.style import COLOURS, PALETTE, Figure, logarithmic, subplots
+from meprop.study.paper import paper
 from meprop.study.report.densities import CONVOLUTIONS, Stretch
-from meprop.study.report.paper import paper
 from meprop.study.report.sparsity import LAYERS
+from meprop.study.style import COLOURS, PALETTE, Figure, logarithmic, subplots
 
 
 def against_step(

@@ -9,8 +9,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from meprop.bench.results import Row
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.speed import NOTHING, counting, left, savings, skipping
+from meprop.study.style import PALETTE, Figure, subplots
 
 LAYERS = {"conv1": 3, "conv2": 9, "wide": 2, "large": 4}  # colours of the palette
 LIMITS = (1 / 16, 16)

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.statistics import Interval
 from meprop.study.report.tables import Compared
+from meprop.study.style import PALETTE, Figure, subplots
 
 OURS, THEIRS = PALETTE[0], PALETTE[1]
 

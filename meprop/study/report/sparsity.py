@@ -24,9 +24,9 @@ from meprop import TopK, select
 from meprop.study.config import Config, digest
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT
+from meprop.study.paper import paper
 from meprop.study.provenance import provenance
 from meprop.study.record import RecordError, write_atomically
-from meprop.study.report.paper import paper
 from meprop.study.report.probe import Probe
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from meprop.study import paper
 from meprop.study.config import Config
 from meprop.study.experiments import load
 from meprop.study.record import Record
-from meprop.study.report import paper
 from meprop.study.report.results import INTERIM, Results, gather, tests
 from meprop.study.report.statistics import (
     LEVEL,

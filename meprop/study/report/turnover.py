@@ -22,9 +22,9 @@ from meprop.selection import select
 from meprop.study import training
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT, load
+from meprop.study.paper import paper
 from meprop.study.provenance import provenance
 from meprop.study.record import write_atomically
-from meprop.study.report.paper import paper
 from meprop.study.seeding import batches
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from meprop.study.figures.style import PALETTE, Figure, logarithmic, subplots
 from meprop.study.report.ablations import Ablation
+from meprop.study.style import PALETTE, Figure, logarithmic, subplots
 
 
 def curves(ablation: Ablation) -> Figure | None:

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from meprop.study.figures.ablations.axes import along, scale
-from meprop.study.figures.style import COLOURS, Figure, logarithmic, subplots
 from meprop.study.report.ablations import Ablation, number
+from meprop.study.style import COLOURS, Figure, logarithmic, subplots
 
 
 def gradients(ablation: Ablation) -> Figure | None:

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from meprop.study.figures.ablations.axes import along, scale
-from meprop.study.figures.style import PALETTE, Figure, subplots
 from meprop.study.report.ablations import GAPS, Ablation, Row, number
 from meprop.study.report.statistics import Interval, interval
+from meprop.study.style import PALETTE, Figure, subplots
 
 
 def scores(ablation: Ablation) -> Figure | None:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from meprop import TopK, select
 from meprop.study.figures.method.palette import DIVERGING, GREY, KEPT, LOST, SCOPE_COLOURS
-from meprop.study.figures.style import COLOURS, PALETTE, Figure, subplots
 from meprop.study.report.method import Trace
+from meprop.study.style import COLOURS, PALETTE, Figure, subplots
 
 
 def maps(images: Tensor, grad: Tensor, rule: TopK, columns: Mapping[int, str]) -> Figure:

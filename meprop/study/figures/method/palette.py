@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meprop.study.figures.style import PALETTE
 from meprop.study.report.method import SCOPES
+from meprop.study.style import PALETTE
 
 KEPT: Any = PALETTE[0]
 LOST, GREY = "0.78", "0.35"

@@ -14,9 +14,9 @@ from torch import Tensor
 from meprop import Linear, TopK, select
 from meprop.study.data import Part
 from meprop.study.figures.method.palette import GREY, KEPT, SCOPE_COLOURS
-from meprop.study.figures.style import Figure, subplots
 from meprop.study.network import PaperCNN
 from meprop.study.report.method import SCOPES, Stage, groups
+from meprop.study.style import Figure, subplots
 from meprop.study.words import TIMES
 
 

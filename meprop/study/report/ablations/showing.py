@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from meprop.study.data import DATASETS
+from meprop.study.paper import paper
 from meprop.study.report.ablations.study import BELOW, GAPS, Ablation, Row
-from meprop.study.report.paper import paper
 from meprop.study.report.statistics import (
     binomial_noise,
     difference_noise,

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from meprop.study.config import Config
-from meprop.study.describing import words
 from meprop.study.experiments import Study, load
+from meprop.study.labels import words
 from meprop.study.record import Record
 from meprop.study.report.results import Results, gather
 from meprop.study.report.statistics import Interval, holm, interval, paired, percentage

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from meprop.study.report import paper
+from meprop.study import paper
 from meprop.study.report.claims import accuracy, gradients, speed  # their judges enter themselves
 from meprop.study.report.claims.evidence import Evidence
 from meprop.study.report.claims.judging import JUDGES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean, stdev
 
-from meprop.study.report import paper, tables
+from meprop.study import paper
+from meprop.study.report import tables
 from meprop.study.report.claims.evidence import Evidence, epochs_to, gap, test
 from meprop.study.report.claims.judging import judge, over_seeds, table_of
 from meprop.study.report.claims.verdicts import (

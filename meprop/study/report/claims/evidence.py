@@ -8,8 +8,9 @@ from functools import cached_property
 from statistics import fmean, median
 from typing import Any
 
+from meprop.study import paper
 from meprop.study.record import Record
-from meprop.study.report import paper, speed
+from meprop.study.report import speed
 from meprop.study.report.results import Results, gather
 from meprop.study.report.sparsity import Curve, committed, path_of
 from meprop.study.report.statistics import MARGIN, STEP, Interval, binomial_noise, paired

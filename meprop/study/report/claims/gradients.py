@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from meprop.study import paper
 from meprop.study.record import Record
-from meprop.study.report import paper, sparsity, turnover
+from meprop.study.report import sparsity, turnover
 from meprop.study.report.claims.evidence import Evidence, mean_share
 from meprop.study.report.claims.judging import judge, table_of
 from meprop.study.report.claims.verdicts import (

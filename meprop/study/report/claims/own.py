@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meprop.study.report import paper
+from meprop.study import paper
 from meprop.study.report.claims.judging import table_of
 from meprop.study.report.wording import points
 

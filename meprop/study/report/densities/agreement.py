@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from meprop.study.data import DATASETS
+from meprop.study.paper import paper
 from meprop.study.report.densities.curves import mean
-from meprop.study.report.paper import paper
 from meprop.study.report.sparsity import LAYERS, POINTS, SHARE, Curve
 from meprop.study.words import listed
 

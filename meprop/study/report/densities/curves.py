@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from meprop.study.data import DATASETS
-from meprop.study.report.paper import paper
+from meprop.study.paper import paper
 from meprop.study.report.results import gather
 from meprop.study.report.sparsity import LAYERS, SEEDS, STEPS, Curve, configuration, curve, path_of
 from meprop.study.words import listed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from meprop.study.paper import paper
 from meprop.study.report.densities.curves import frame
-from meprop.study.report.paper import paper
 from meprop.study.report.sparsity import Curve
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from meprop.study.network import PaperCNN
-from meprop.study.report.paper import paper
+from meprop.study.paper import paper
 from meprop.study.words import TIMES
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from meprop import Conv2d, Linear, TopK, watch
 from meprop.study.network import PaperCNN
+from meprop.study.paper import paper
 from meprop.study.report.method.tracing import percent
-from meprop.study.report.paper import paper
 from meprop.study.report.results import gather
 from meprop.study.report.wording import NONE
 

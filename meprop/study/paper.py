@@ -34,7 +34,7 @@ def paper() -> dict[str, Any]:
     >>> paper()["densities"]["relu"]
     {'conv1': 23, 'conv2': 3, 'fc1': 50}
     """
-    source = files("meprop.study.report").joinpath("paper.yml")
+    source = files("meprop.study").joinpath("paper.yml")
     return yaml.safe_load(source.read_text(encoding="utf-8"))
 
 
