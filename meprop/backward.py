@@ -191,11 +191,9 @@ def _goes_sparse(
     padding: tuple[int, int] = (0, 0),
     groups: int = 1,
 ) -> bool:
-    if layer.backend != "auto":
-        return layer.backend == "sparse"
-    if not kernels.supports(grad, x, weight):
+    if layer.backend == "masked" or not kernels.supports(grad, x, weight):
         return False
-    return cheaper(
+    return layer.backend == "sparse" or cheaper(
         grad,
         x,
         weight,
@@ -258,10 +256,15 @@ def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, T
 def _once(formula: Callable[[Any, Tensor], list], ctx: Any, grad: Tensor) -> Any:
     """Run a backward formula; its result can be used, but not differentiated."""
     if not torch.is_grad_enabled():
-        return formula(ctx, grad)
+        return formula(ctx, _in_memory(grad))
     with torch.no_grad():
-        grads = formula(ctx, grad)
+        grads = formula(ctx, _in_memory(grad))
     return _NotTwice.apply(len(grads), *grads, grad, *ctx.saved_tensors)
+
+
+def _in_memory(grad: Tensor) -> Tensor:
+    """Autograd's zeros, those of `sgn` for one, may be a shape alone."""
+    return grad.clone() if grad._is_zerotensor() else grad
 
 
 class _NotTwice(Function):

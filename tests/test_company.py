@@ -62,6 +62,24 @@ def test_autocast_in_one_step_and_not_in_the_next():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rule", [None, TopK(0.05, decay=0.5)])
+def test_a_gradient_without_memory_is_zero(backend, rule):
+    made = [
+        (Conv2d(16, 32, 3, rule=rule, backend=backend), (8, 16, 16, 16)),
+        (Linear(16, 32, rule=rule, backend=backend), (8, 16)),
+        (nn.Sequential(GradientTopK(TopK(0.05, decay=0.5)), nn.Linear(16, 4)), (8, 16)),
+    ]
+    for ours, shape in made:
+        x = torch.randn(shape, requires_grad=True)
+        for _ in range(2):  # of a sign, autograd knows the gradient without computing it
+            ours(x).sgn().sum().backward()
+        grads = [x.grad, *(p.grad for p in ours.parameters())]
+        assert all(not grad.any() for grad in grads)
+        if rule is not None and hasattr(ours, "run_grad"):
+            assert ours.run_grad.shape == ours(x).shape and not ours.run_grad.any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_numbers_that_are_negated_lazily(backend):
     rule = TopK(0.05)
     ours, _ = layer(rule, backend)

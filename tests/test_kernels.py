@@ -398,6 +398,18 @@ def test_supports_only_what_the_kernels_can_do():
     assert not kernels.supports(grad.double(), x.double(), weight.double())
     assert not kernels.supports(grad.to("meta"), x, weight)
     assert not kernels.supports(grad, x, weight.to_sparse())
+    assert not kernels.supports(torch._efficientzerotensor(grad.shape), x, weight)
+
+
+def test_memory_after_an_allocation_that_failed():
+    from meprop.kernels._threads import Memory
+
+    memory = Memory()
+    memory.address("work", 1000)
+    with pytest.raises(RuntimeError):
+        memory.words("work", 1 << 60)
+    place = memory.address("work", 10)  # not that of the buffer which was given back
+    assert place == memory.words("work", 0).data_ptr()
 
 
 def test_the_cost_model_knows_where_zeros_pay():

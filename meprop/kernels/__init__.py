@@ -29,7 +29,8 @@ class Backward(NamedTuple):
 def supports(*tensors: Tensor) -> bool:
     """Whether the kernels can take these tensors: float32 on the CPU, below 2**31 entries.
 
-    They read memory, so a tensor that only stands for one (fake, batched by vmap) is refused.
+    They read memory, so a tensor that only stands for one (fake, batched by vmap, autograd's zeros
+    without memory) is refused.
 
     >>> supports(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 2), torch.ones(1, 1, 1, 1).double())
     False
@@ -46,7 +47,7 @@ def has_memory(tensor: Tensor) -> bool:
     own = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
     inside = torch._C._functorch
     wrapped = inside.is_functorch_wrapped_tensor(tensor) or inside.is_legacy_batchedtensor(tensor)
-    return own and not wrapped
+    return own and not wrapped and not tensor._is_zerotensor()
 
 
 @cache

@@ -81,7 +81,9 @@ class Memory(threading.local):
         """At least `count` 32-bit words, with whatever was in them."""
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < count:
+            # First, to make room; both, since the allocation may fail, and be caught.
             self._buffers.pop(name, None)
+            self._known.pop(name, None)
             buffer = torch.empty(count + 64, dtype=torch.int32, device="cpu")
             self._buffers[name] = buffer
             self._known[name] = (buffer.numel(), buffer.data_ptr())
