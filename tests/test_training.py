@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,7 @@ from meprop.study.config import Config
 from meprop.study.data import Part, Splits, load_data
 from meprop.study.measuring import Measured
 from meprop.study.record import Record
-from meprop.study.seeding import batches, build
-from meprop.study.training import _Run, train
+from meprop.study.training import _Run, batches, build, conditions, steps, train
 
 TINY = Config(dataset="digits", train_size=60, epochs=3, ratio=0.05, decay=0.6)
 
@@ -185,18 +185,40 @@ def test_train_size_takes_the_first_images(few_digits):
 
 def first_losses(nudged=None, **setting):
     """Of ten steps. nudged: the weights start half a rounding error away, this seed says where."""
-    run = _Run(Config(dataset="digits", train_size=100, **setting))
-    if run.config.batch_norm:
+    config = Config(dataset="digits", train_size=100, epochs=1, **setting)
+    model = build(config)
+    if config.batch_norm:
         # Batch normalisation takes the mean away, and these with it: their gradient is 0 but for
         # rounding errors, which Adam would turn into steps as long as any.
-        for layer in (run.model.conv1, run.model.conv2, run.model.fc1):
+        for layer in (model.conv1, model.conv2, model.fc1):
             layer.bias.register_hook(torch.zeros_like)
     if nudged is not None:
         generator = torch.Generator().manual_seed(nudged)
         with torch.no_grad():
-            for weights in run.model.parameters():
+            for weights in model.parameters():
                 weights *= 1 + 2**-24 * torch.randint(-1, 2, weights.shape, generator=generator)
-    return [run.step(batch)[0] for batch in batches(run.config, 100, epoch=1)]
+    return [step.loss for step in steps(config, model, load_data("digits").train)]
+
+
+def test_the_steps_are_those_of_a_run(few_digits):
+    config = replace(TINY, dropout=0.5)
+    record = train(config, progress=False)
+    model = build(config)
+    around = []
+    with conditions(config):
+        loop = steps(
+            config, model, few_digits.train, around=lambda n: nullcontext(around.append(n))
+        )
+        made = [next(loop)]
+        assert around == [1], "a step is made when it is asked for"
+        model.eval()(few_digits.dev.images[:10])  # a look between two steps changes nothing
+        made += loop
+    assert [step.epoch for step in made] == [1] * 6 + [2] * 6 + [3] * 6
+    assert [step.number for step in made] == around == list(range(1, 19))
+    for epoch in record.history:
+        own = [step for step in made if step.epoch == epoch["epoch"]]
+        assert epoch["train_loss"] == sum(step.loss for step in own) / 6
+        assert epoch["train_accuracy"] == 100 * sum(step.correct for step in own) / 60
 
 
 @pytest.mark.parametrize(
@@ -250,8 +272,8 @@ def test_measured_steps_and_their_means():
     measured = Measured(model, steps=200)
     assert measured.every == 100
     assert Measured(model, steps=5500).every == 275
-    for number in range(200):
-        inputs = {0: (1, 1, 0, 0), 100: (1, 0, 0, 0)}.get(number, (5, 5, 5, 5))
+    for number in range(1, 201):
+        inputs = {1: (1, 1, 0, 0), 101: (1, 0, 0, 0)}.get(number, (5, 5, 5, 5))
         with measured.step(number):
             model.zero_grad()
             model(torch.tensor([inputs], dtype=torch.float32)).sum().backward()
@@ -275,12 +297,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 
 def test_a_run_that_diverges_later_keeps_what_it_had(record, monkeypatch):
-    def poisoned(self, batch):
-        loss, right = step(self, batch)
-        return (math.nan if len(self.history) == 2 else loss), right
+    def poisoned(*given):
+        made.append(learn(*given))
+        return (math.nan if len(made) > 12 else made[-1][0]), made[-1][1]
 
-    step = _Run.step
-    monkeypatch.setattr(_Run, "step", poisoned)
+    made, learn = [], training.learn
+    monkeypatch.setattr(training, "learn", poisoned)
     stopped = train(TINY, progress=False)
     assert (stopped.status, stopped.stopped) == ("diverged", {"epoch": 3, "step": 1})
     assert stopped.outcome()["history"] == record.outcome()["history"][:2]
@@ -385,7 +407,7 @@ def attempt(checkpoint, result, last):
             return wrapper
 
         # A step, the scores, and each moment around writing, flushing and renaming a file.
-        training._Run.step = watched(training._Run.step)
+        training.learn = watched(training.learn)
         training.evaluate = watched(training.evaluate)
         record.os.fsync = watched(os.fsync)
         record.os.replace = watched(os.replace)

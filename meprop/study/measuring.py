@@ -31,8 +31,8 @@ class Measured:
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Wrap a whole step: forward, backward and update."""
-        if number % self.every:
+        """Wrap a whole step, number 1 and on: forward, backward and update."""
+        if (number - 1) % self.every:
             yield
             return
         before = [parameter.detach().clone() for parameter in self.model.parameters()]

@@ -24,7 +24,7 @@ OUTSIDE = ("bench", "__main__.py")
 # The parts of meprop.study that `train` is made of; a test compares it with the imports.
 STUDY = (
     "_download", "_sources", "_torchvision", "adam", "checkpoint", "config", "data", "evaluation",
-    "measuring", "network", "provenance", "record", "seeding", "training",
+    "measuring", "network", "provenance", "record", "training",
 )  # fmt: skip
 
 

@@ -1,18 +1,23 @@
-"""Train the paper's network under one configuration, to a record."""
+"""Train the paper's network under one configuration, to a record.
+
+`steps` is the loop that everything which trains goes through; a seed fixes the initialisation and
+the order of the data, each apart from all the rest.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor, nn
 from tqdm import tqdm
 
 from meprop.history import history_state, load_history_state
@@ -22,9 +27,114 @@ from meprop.study.config import Config
 from meprop.study.data import Part, load_data
 from meprop.study.evaluation import evaluate
 from meprop.study.measuring import Measured
+from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
 from meprop.study.record import Record
-from meprop.study.seeding import batches, build, derive
+
+
+def build(config: Config) -> PaperCNN:
+    """The untrained network of a configuration: one seed, one initialisation."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(config.seed, "initialisation"))
+        model = PaperCNN(
+            activation=config.activation,
+            batch_norm=config.batch_norm,
+            rule=config.rule,
+            sparse_layers=config.sparse_layers,
+            dropout=config.dropout,
+            backend=config.backend,
+            history=config.history,
+            select_at=config.select_at,
+        )
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def batches(config: Config, size: int, epoch: int) -> Iterator[Tensor]:
+    """The indices of each mini-batch of an epoch: one seed, one order."""
+    generator = Generator().manual_seed(derive(config.seed, "order", epoch))
+    order = torch.randperm(size, generator=generator)
+    return iter(order[: size - size % config.batch_size].split(config.batch_size))
+
+
+def derive(seed: int, *purpose: str | int) -> int:
+    """A seed for one purpose, unrelated to that of any other."""
+    text = "/".join(str(part) for part in (seed, *purpose))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class Step(NamedTuple):
+    """A training step that was made; without an update if its loss is not finite."""
+
+    epoch: int
+    number: int  # from 1, of these steps
+    loss: float
+    correct: int  # of the mini-batch, before the update
+
+
+def steps(
+    config: Config,
+    model: nn.Module,
+    data: Part,
+    optimizer: Adam | None = None,
+    epochs: Iterable[int] | None = None,
+    around: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Iterator[Step]:
+    """Train a network on the first `config.train_size` of some images, a step at a time.
+
+    Each `next` learns from one mini-batch, so the caller may look at the network between two of
+    them, or stop. `epochs`: those of the configuration, or others to go on with. `around`: what a
+    step, given by its number, is made in, such as a context that measures it. Inside
+    `conditions(config)` the steps are those of `train`, bit for bit.
+
+    >>> from itertools import islice
+    >>> config = Config(dataset="digits", ratio=0.05)
+    >>> model, data = build(config), load_data(config.dataset)
+    >>> with conditions(config):
+    ...     losses = [step.loss for step in islice(steps(config, model, data.train), 3)]
+    >>> len(losses)
+    3
+    """
+    data = data.first(config.train_size or len(data))
+    optimizer = Adam(model.parameters(), config.lr) if optimizer is None else optimizer
+    number = 0
+    for epoch in range(1, config.epochs + 1) if epochs is None else epochs:
+        torch.manual_seed(derive(config.seed, "dropout", epoch))
+        for batch in batches(config, len(data), epoch):
+            number += 1
+            with around(number):
+                loss, correct = learn(model.train(), optimizer, *data[batch])
+            yield Step(epoch, number, loss, correct)
+
+
+def learn(model: nn.Module, optimizer: Adam, images: Tensor, labels: Tensor) -> tuple[float, int]:
+    """One step: the loss of a mini-batch and how many of it were right, before the update."""
+    output = model(images.contiguous(memory_format=torch.channels_last))
+    loss = F.cross_entropy(output, labels)
+    value = loss.item()
+    if math.isfinite(value):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return value, int((output.argmax(1) == labels).sum())
+
+
+@contextlib.contextmanager
+def conditions(config: Config) -> Iterator[None]:
+    """Threads, random state and arithmetic as in a run, given back as they were."""
+    threads, flushed = torch.get_num_threads(), float(torch.tensor(1e-39) * 1) == 0
+    torch.set_num_threads(config.threads)
+    # Where a weight gets no gradient, Adam's average decays to numbers below 1e-38 within an epoch,
+    # with which some processors compute a hundred times slower than with zero.
+    torch.set_flush_denormal(True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushed)
+
+
+_surroundings = conditions  # for report/probe.py and report/turnover.py, until they take `steps`
 
 
 def train(config: Config, checkpoint: str | Path | None = None, progress: bool = True) -> Record:
@@ -57,7 +167,7 @@ def train(config: Config, checkpoint: str | Path | None = None, progress: bool =
 
 
 def _train(config: Config, path: Path | None, progress: bool) -> Record:
-    with _surroundings(config):
+    with conditions(config):
         run = _Run(config)
         state = checkpoints.load(path, config) if path is not None else None
         if state is not None:
@@ -103,19 +213,18 @@ class _Run:
         """One pass over the training data, then the scores."""
         began = time.perf_counter()
         bar.set_description(f"epoch {epoch}/{self.config.epochs}")
-        torch.manual_seed(derive(self.config.seed, "dropout", epoch))
         measured = Measured(self.model, self.steps)
         loss_sum, correct = 0.0, 0
-        self.model.train()
-        for number, batch in enumerate(batches(self.config, len(self.train), epoch)):
-            with measured.step(number):
-                loss, right = self.step(batch)
-            if not math.isfinite(loss):
-                self.stopped = {"epoch": epoch, "step": number + 1}
+        made = steps(
+            self.config, self.model, self.train, self.optimizer, [epoch], around=measured.step
+        )
+        for step in made:
+            if not math.isfinite(step.loss):
+                self.stopped = {"epoch": epoch, "step": step.number}
                 return
-            loss_sum, correct = loss_sum + loss, correct + right
-            if number % 50 == 0:
-                bar.set_postfix(loss=f"{loss:.3f}", dev=self._dev(), refresh=False)
+            loss_sum, correct = loss_sum + step.loss, correct + step.correct
+            if step.number % 50 == 1:
+                bar.set_postfix(loss=f"{step.loss:.3f}", dev=self._dev(), refresh=False)
             bar.update()
         dev_loss, dev_wrong, _ = evaluate(self.model, self.data.dev)
         _, test_wrong, predicted = evaluate(self.model, self.data.test)
@@ -135,18 +244,8 @@ class _Run:
             self.best |= {"test_errors": test_wrong, "test_predictions": predicted}
 
     def step(self, batch: Tensor) -> tuple[float, int]:
-        """Learn from one mini-batch; its loss, and the number it got right. No update if the loss
-        is not finite.
-        """
-        images, labels = self.train[batch]
-        output = self.model(_channels_last(images))
-        loss = F.cross_entropy(output, labels)
-        value = loss.item()
-        if math.isfinite(value):
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-        return value, int((output.argmax(1) == labels).sum())
+        """For report/turnover.py, until it takes `steps`."""
+        return learn(self.model, self.optimizer, *self.train[batch])
 
     def _dev(self) -> str:
         return f"{self.history[-1]['dev_accuracy']:.2f}%" if self.history else "-"
@@ -200,25 +299,5 @@ class _Run:
         )
 
 
-def _channels_last(images: Tensor) -> Tensor:
-    return images.contiguous(memory_format=torch.channels_last)
-
-
 def _accuracy(wrong: list[int], part: Part) -> float:
     return 100 * (len(part) - len(wrong)) / len(part)
-
-
-@contextlib.contextmanager
-def _surroundings(config: Config) -> Iterator[None]:
-    """Threads, random state and arithmetic of our own, given back as they were."""
-    threads, flushed = torch.get_num_threads(), float(torch.tensor(1e-39) * 1) == 0
-    torch.set_num_threads(config.threads)
-    # Where a weight gets no gradient, Adam's average decays to numbers below 1e-38 within an epoch,
-    # with which some processors compute a hundred times slower than with zero.
-    torch.set_flush_denormal(True)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_flush_denormal(flushed)
