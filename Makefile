@@ -58,15 +58,15 @@ notebooks: .venv/made-from ## Execute the notebooks anew, in place: after new re
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests
-	$(bin)/ruff check meprop tests
-	$(bin)/ruff format --check meprop tests
+	$(bin)/ruff check meprop benchmarks tests
+	$(bin)/ruff format --check meprop benchmarks tests
 	$(bin)/mypy
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder $(ARGS)
 
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's
-	$(bin)/python -m meprop.bench $(ARGS)
+	$(bin)/python -m benchmarks $(ARGS)
 
 .PHONY: lab
 lab: .venv/made-from ## Open JupyterLab on the notebooks
@@ -93,7 +93,7 @@ lock: .venv/made-from ## Resolve pyproject.toml's ranges anew and rewrite requir
 .PHONY: clean
 clean: ## Remove what was built and cached; .venv stays (rm -rf .venv removes it)
 	rm -rf _build .snakemake .hypothesis .mypy_cache .pytest_cache .ruff_cache meprop.egg-info
-	find meprop tests -name __pycache__ -prune -exec rm -rf {} +
+	find meprop benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
 
 # .venv carries the line that says what it was made from, written last, so that a set-up that was
 # interrupted counts as none. It is made anew when that line is no longer right.

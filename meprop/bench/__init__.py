@@ -1,4 +1,4 @@
-"""How fast the backward passes are, against PyTorch's: `python -m meprop.bench` (`make bench`).
+"""The benchmark as notebooks 05 and 08 still use it; `benchmarks/` at the root has taken its place.
 
 What is compared, in one process, one after the other in a new order every round:
 

@@ -1,4 +1,4 @@
-"""`python -m meprop.bench`: measure, print a table, write JSON and figures."""
+"""`python -m benchmarks`: measure, write `bench.json`, print its rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from meprop.bench.results import Results, cores, load
+from benchmarks.results import Results, cores, load
 
 BUSY = 0.5  # load average above which something else is probably running
-DEFAULT_THREADS = (1, 2)
+SHOWN = ["case", "contender", "ratio", "format", "ms", "speedup", "low", "high", "chose"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _arguments()
     options = parser.parse_args(arguments)
 
-    from meprop.bench.running import all_cases, chosen
+    from benchmarks.suite import all_cases, chosen
 
-    threads = options.threads or [count for count in DEFAULT_THREADS if count <= cores()]
+    threads = options.threads or [count for count in (1, 2) if count <= cores()]
     cases = chosen(all_cases(threads), options.only, options.quick)
     if not cases:
         parser.error(f"--only: no case has {options.only!r} in its name; --list shows them")
@@ -36,30 +36,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.cpu and threads != [1]:
         parser.error("--cpu: the time of one thread is counted; add --threads 1")
     seconds = options.seconds if options.seconds is not None else (0.2 if options.quick else 3.0)
-    settings = {"seconds": seconds, "least": 3 if options.quick else 7, "only": options.only}
-    settings |= {
-        "quick": options.quick,
-        "threads": threads,
-        "clock": "cpu" if options.cpu else "wall",
-    }
-    results = Results(settings)
-    if not options.cpu:
-        _warn_if_busy(results.load["start"])
+    results = Results(
+        {
+            "seconds": seconds,
+            "least": 3 if options.quick else 7,
+            "only": options.only,
+            "quick": options.quick,
+            "threads": threads,
+            "clock": "cpu" if options.cpu else "wall",
+        }
+    )
+    busy = results.load["start"]
+    if not options.cpu and busy is not None and busy > BUSY:
+        print(
+            f"The load average is {busy:.1f} before we begin: if other programs are running, "
+            "ratios will be noisy; --cpu --threads 1 is not disturbed.",
+            file=sys.stderr,
+        )
+    results.finished = False
     try:
         _measure(cases, results)
+        results.finished = True
     except KeyboardInterrupt:
-        results.finished = False
-        print(f"Interrupted after {len(_cases(results))} of {len(cases)} cases.", file=sys.stderr)
-    except BaseException:
-        results.finished = False
-        raise
+        print("Interrupted.", file=sys.stderr)
     finally:
-        reported = _report(results, options.output)
-    return 0 if results.finished and reported else 130
+        _report(results, options.output)
+    return 0 if results.finished else 130
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = _Parser(prog="meprop.bench", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a first impression, in a minute")
     parser.add_argument("--only", metavar="PATTERN", help="cases with this in their name; * is any")
     parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
@@ -92,51 +98,29 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _warn_if_busy(load: float | None) -> None:
-    if load is not None and load > BUSY:
-        print(
-            f"The load average is {load:.1f} before we begin: if other programs are running, "
-            "ratios will be noisy; --cpu --threads 1 is not disturbed.",
-            file=sys.stderr,
-        )
-
-
 def _measure(cases: Sequence, results: Results) -> None:
     from tqdm import tqdm
 
-    from meprop.bench import running
+    from benchmarks import suite
 
     settings = results.settings
     with tqdm(cases, unit="case", dynamic_ncols=True, disable=None) as bar:
         for case in bar:
             bar.set_description(case.name)
-            results.rows += running.run(
+            results.rows += suite.run(
                 case, settings["seconds"], settings["least"], settings["clock"]
             )
 
 
-def _report(results: Results, folder: Path) -> bool:
-    """Print and write everything; false if that was interrupted."""
-    from meprop.bench import figures, table
-
-    results.load["end"] = load()
-    print(table.render(results.rows))
+def _report(results: Results, folder: Path) -> None:
     if not results.rows:
-        return True
-    more = sum(max(0, row.first - row.time["median"]) for row in results.rows) / 1000
-    print(f"\nFirst calls, which may compile, took {more:.1f} s more; they do not count.")
-    paths, drawn = [results.save(folder)], True
-    try:
-        paths += figures.save(results.rows, folder)
-    except KeyboardInterrupt:
-        print("Interrupted before all figures were drawn.", file=sys.stderr)
-        drawn = False
-    print("Written: " + ", ".join(path.as_posix() for path in paths))
-    return drawn
-
-
-def _cases(results: Results) -> set[str]:
-    return {row.case for row in results.rows}
+        print("Nothing was measured.")
+        return
+    path = results.save(folder)
+    rows = load(folder)
+    shown = rows[rows["best"]].reindex(columns=SHOWN).dropna(axis="columns", how="all")
+    print(shown.to_string(index=False, na_rep="", float_format="{:.3g}".format))
+    print(f"Medians; in the better memory format of each. Written: {path.as_posix()}")
 
 
 if __name__ == "__main__":
