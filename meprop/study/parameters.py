@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -54,10 +55,11 @@ def given(namespace: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number) -> None:
+def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number | Path) -> None:
     """Check a notebook's parameters, before anything else is set: `check(globals(), table=(2, 3))`.
 
-    Everything that is set counts, so that a misspelt parameter, which papermill would only warn
+    Choices are values, a `Number`, or a folder that the value must be a folder in. Everything that
+    is set counts, so that a misspelt parameter, which papermill would only warn
     of, is an error.
 
     >>> check({"table": 4}, table=(2, 3))
@@ -75,7 +77,10 @@ def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number) -> 
         if name not in values:
             raise ParameterError(f"the parameter {name!r} is not set")
         value = values[name]
-        if isinstance(choices, Number):
+        if isinstance(choices, Path):
+            if not isinstance(value, str) or not (choices / value).is_dir():
+                raise ParameterError(f"{name} must be a folder, got {value!r}")
+        elif isinstance(choices, Number):
             if value not in choices:
                 raise ParameterError(
                     f"{name} must be {choices}, got {value!r}{_percent(value, choices)}"

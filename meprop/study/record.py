@@ -148,6 +148,7 @@ def load_records(path: str | Path) -> DataFrame:
             }
             | {"epochs_run": len(record.history), "best_epoch": record.best_epoch}
             | {"dev_accuracy": record.dev_accuracy, "test_accuracy": record.test_accuracy}
+            | {"test_errors": record.test_errors}
             | origin
         )
     return _frame(rows)

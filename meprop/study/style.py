@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from IPython import get_ipython
+from IPython.display import Markdown
 from matplotlib import figure as matplotlib_figure
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -17,6 +19,9 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from PIL import Image
 
 from meprop.study.network import LAYERS
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # Told apart by every kind of colour vision, and in print.
 PALETTE = [
@@ -82,6 +87,16 @@ def subplots(*arguments: Any, **options: Any) -> tuple[Figure, Any]:
     figure, axes = plt.subplots(*arguments, FigureClass=Figure, **options)
     plt.close(figure)
     return figure, axes
+
+
+def table(frame: DataFrame, form: str | Sequence[str] = "z.2f", index: bool = False) -> Markdown:
+    """A DataFrame as a Markdown table, whose links and formulas a page resolves.
+
+    `form` is Python's format of its numbers, one for all columns or one each; what is missing stays
+    empty.
+    """
+    known = frame.astype(object).where(frame.notna(), None)
+    return Markdown(known.to_markdown(index=index, floatfmt=form, missingval=""))
 
 
 def logarithmic(axis: Axes, label: str) -> None:

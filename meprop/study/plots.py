@@ -1,0 +1,46 @@
+"""Kinds of figures that several notebooks draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from meprop.study.style import PALETTE
+
+
+def forest(
+    axis: Axes,
+    found: pd.DataFrame,
+    places: Sequence[float] | None = None,
+    colour: object = PALETTE[0],
+    marker: str = "o",
+    label: str | None = None,
+) -> None:
+    """A point and its interval for each row (`estimate`, `low`, `high`), the first on top."""
+    places = range(len(found)) if places is None else places
+    half = [found.estimate - found.low, found.high - found.estimate]
+    axis.errorbar(
+        found.estimate,
+        places,
+        xerr=half,
+        fmt=marker,
+        color=colour,
+        markersize=6,
+        linewidth=1.6,
+        label=label,
+    )
+    axis.grid(visible=False, axis="y")
+
+
+def rows(axis: Axes, labels: Sequence[str]) -> None:
+    """Name the rows of a forest; the first stands on top."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def band(axis: Axes, margin: float) -> None:
+    """The differences that do not matter."""
+    axis.axvspan(-margin, margin, color="0.92", zorder=0)
+    axis.axvline(0, color="0.4", linewidth=1)

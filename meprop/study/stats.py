@@ -1,0 +1,139 @@
+"""The declared analysis (book/analysis.md): estimands, intervals from one pooled model, verdicts.
+
+A run is the unit. Estimands are Series indexed by (name, seed); a comparison is a row of a
+DataFrame with `estimate`, `se`, `df`, `low` and `high`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.regression.linear_model import OLS, RegressionResults
+from statsmodels.stats.multitest import multipletests
+
+LEVEL = 0.95
+MARGIN = 0.10  # points of test accuracy: a smaller difference does not matter
+SUPPORTED, REFUTED, UNDECIDED = "supported", "not supported", "undecided"
+RUN = ["name", "seed"]
+
+
+def settled(
+    epochs: pd.DataFrame, first: int = 11, last: int = 30, column: str = "test_accuracy"
+) -> pd.Series:
+    """Settled accuracy: the mean over some late epochs of a run, which nobody chose.
+
+    >>> run = {"name": "a", "seed": 0, "epoch": [1, 2, 3], "test_accuracy": [90.0, 98.0, 99.0]}
+    >>> float(settled(pd.DataFrame(run), 2, 3).loc["a", 0])
+    98.5
+    """
+    late = epochs[epochs.epoch.between(first, last)]
+    return late.groupby(RUN)[column].mean()
+
+
+def best_five(epochs: pd.DataFrame, column: str = "test_accuracy", count: int = 5) -> pd.Series:
+    """The mean over the five epochs of a run with the best development accuracy."""
+    order = epochs.sort_values(["dev_accuracy", "epoch"], ascending=[False, True])
+    return order.groupby(RUN).head(count).groupby(RUN)[column].mean()
+
+
+def protocol(epochs: pd.DataFrame, column: str = "test_accuracy") -> pd.Series:
+    """The paper's protocol: the first epoch of a run with the best development accuracy."""
+    return best_five(epochs, column, count=1)
+
+
+def fit(values: pd.Series) -> RegressionResults:
+    """A mean for every setting and one spread: the linear model of a table.
+
+    >>> values = pd.Series({("a", 0): 99.0, ("a", 1): 99.2, ("b", 0): 99.4, ("b", 1): 99.6})
+    >>> model = fit(values.rename_axis(RUN))
+    >>> model.params.round(2).to_dict(), int(model.df_resid)
+    ({'a': 99.1, 'b': 99.5}, 2)
+    """
+    names = values.index.get_level_values("name")
+    return OLS(
+        values.astype(float), pd.get_dummies(names, dtype=float).set_axis(values.index)
+    ).fit()
+
+
+def contrasts(
+    model: RegressionResults, wanted: Mapping[str, Mapping[str, float]], level: float = LEVEL
+) -> pd.DataFrame:
+    """Weighted sums of the settings' means, each with its interval; a row a name in `wanted`.
+
+    >>> values = pd.Series({("a", 0): 99.0, ("a", 1): 99.2, ("b", 0): 99.4, ("b", 1): 99.6})
+    >>> model = fit(values.rename_axis(RUN))
+    >>> contrasts(model, {"b - a": {"b": 1, "a": -1}}).estimate.round(2).to_dict()
+    {'b - a': 0.4}
+    """
+    weights = pd.DataFrame(wanted).T.reindex(columns=model.params.index, fill_value=0.0).fillna(0.0)
+    found = model.t_test(weights.to_numpy())
+    frame = pd.DataFrame(
+        {"estimate": np.ravel(found.effect), "se": np.ravel(found.sd)},
+        index=weights.index,
+    )
+    return bounded(frame.assign(df=model.df_resid), level)
+
+
+def against(
+    model: RegressionResults, baseline: str, names: list[str] | None = None, level: float = LEVEL
+) -> pd.DataFrame:
+    """Every setting (or those named) minus the baseline."""
+    names = names or [name for name in model.params.index if name != baseline]
+    return contrasts(model, {name: {name: 1.0, baseline: -1.0} for name in names}, level)
+
+
+def bounded(frame: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
+    """Add the bounds of Student's interval to `estimate`, `se` and `df`."""
+    half = frame.se * stats.t.ppf((1 + level) / 2, frame.df)
+    return frame.assign(low=frame.estimate - half, high=frame.estimate + half)
+
+
+def welch(ours: pd.Series, theirs: pd.Series, level: float = LEVEL) -> pd.Series:
+    """The difference of two means, each with its own spread."""
+    found = stats.ttest_ind(ours, theirs, equal_var=False)
+    se = (ours.var() / len(ours) + theirs.var() / len(theirs)) ** 0.5
+    one = pd.DataFrame({"estimate": [ours.mean() - theirs.mean()], "se": se, "df": found.df})
+    return bounded(one, level).iloc[0]
+
+
+def not_worse(found: pd.DataFrame, margin: float = MARGIN, level: float = LEVEL) -> str:
+    """Non-inferiority: all intervals above -margin, or one of them below it (Holm)."""
+    return _verdict(found, holds=-margin, refuted=-margin, level=level)
+
+
+def better(found: pd.DataFrame, margin: float = MARGIN, level: float = LEVEL) -> str:
+    """Superiority: all intervals above 0, or one below the margin, an advantage too small (Holm).
+
+    >>> one = bounded(pd.DataFrame({"estimate": [0.3], "se": [0.1], "df": [20]}))
+    >>> better(one), not_worse(one), better(one.assign(estimate=-0.3))
+    ('supported', 'supported', 'not supported')
+    """
+    return _verdict(found, holds=0.0, refuted=margin, level=level)
+
+
+def _verdict(found: pd.DataFrame, holds: float, refuted: float, level: float) -> str:
+    if (found.estimate - found.se * stats.t.ppf((1 + level) / 2, found.df) > holds).all():
+        return SUPPORTED
+    p = stats.t.cdf((found.estimate - refuted) / found.se, found.df)
+    return REFUTED if holm(p).min() < (1 - level) / 2 else UNDECIDED
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Probabilities adjusted for their number (Holm 1979)."""
+    return multipletests(p, method="holm")[1]
+
+
+def rope(found: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
+    """Posterior probabilities, under a flat prior, of worse / equivalent / better than a margin.
+
+    >>> one = pd.DataFrame({"estimate": [0.0], "se": [0.05], "df": [20]})
+    >>> rope(one).round(2).values.tolist()
+    [[0.03, 0.94, 0.03]]
+    """
+    posterior = stats.t(found.df, found.estimate, found.se)
+    worse, above = posterior.cdf(-margin), posterior.sf(margin)
+    columns = {"worse": worse, "equivalent": 1 - worse - above, "better": above}
+    return pd.DataFrame(columns, index=found.index)
