@@ -57,10 +57,12 @@ class Selecting(nn.Module):
         self.run_grad = None
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selecting:
-        """`.to()` and its like, for `run_grad` too."""
+        """`.to()` and its like, for `run_grad` too, which stays in float32 at least."""
         super()._apply(fn, recurse)
         if self.run_grad is not None:
-            self.run_grad = fn(self.run_grad)
+            moved = fn(self.run_grad)
+            narrow = moved.is_floating_point() and moved.dtype.itemsize < 4
+            self.run_grad = self.run_grad.to(moved.device) if narrow else moved
         return self
 
     def _as_torch(self, input: Tensor) -> bool:

@@ -32,9 +32,10 @@ def select(
     A 4-d `grad` is taken as a convolution's (samples, maps, height, width); any other as a linear
     layer's, with the outputs in the last dimension. Exactly `rule.k(group size)` entries of each
     group are selected; among equal magnitudes the one with the lowest index. NaN counts as the
-    largest magnitude. A `history` of another shape starts anew. `generator` (on the CPU) serves
-    `pick="random"`. `per_position` is another reading of Eq. 15: one `run_grad` for the whole
-    mini-batch (first dimension 1), fed with the mean magnitude over it.
+    largest magnitude, but does not enter `run_grad`, nor does infinity: there it stays as it was.
+    It is kept in float32 at least. A `history` of another shape starts anew. `generator` (on the
+    CPU) serves `pick="random"`. `per_position` is another reading of Eq. 15: one `run_grad` for the
+    whole mini-batch (first dimension 1), fed with the mean magnitude over it.
 
     >>> select(torch.tensor([1.0, 2.0, 3.0, -4.0]), TopK(ratio=0.5))[0]
     tensor([False, False,  True,  True])
@@ -45,8 +46,8 @@ def select(
     score = grad.abs()
     if rule.decay > 0:
         magnitude = score.mean(dim=0, keepdim=True) if per_position else score
-        history = _run_grad(magnitude, rule.decay, history)
-        score = history.expand_as(grad)
+        score, history = run_grad(magnitude, rule.decay, history)
+        score = score.expand_as(grad)
     else:
         history = None
     rows = to_groups(score, rule.scope)
@@ -71,11 +72,18 @@ def check_scope(rule: TopK, layer: str) -> None:
         )
 
 
-def _run_grad(magnitude: Tensor, decay: float, history: Tensor | None) -> Tensor:
-    """Eq. 15, from zero where there is no history of this shape."""
+def run_grad(magnitude: Tensor, decay: float, history: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Eq. 15, from zero where there is no history of this shape: as a score, and to be kept.
+
+    One step that overflows, as mixed precision skips it, would else stay in it for good.
+    """
+    # In bfloat16, (1 - decay) * |grad| is soon too small to move it.
+    magnitude = magnitude.to(torch.promote_types(magnitude.dtype, torch.float32))
     if history is None or history.shape != magnitude.shape:
         history = torch.zeros_like(magnitude)
-    return decay * history + (1 - decay) * magnitude
+    history = history.to(magnitude.dtype)
+    score = decay * history + (1 - decay) * magnitude
+    return score, torch.where(magnitude.isfinite(), score, history)
 
 
 def _largest(rows: Tensor, k: int) -> Tensor:

@@ -62,6 +62,36 @@ def test_autocast_in_one_step_and_not_in_the_next():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("history", ["slot", "position"])
+@pytest.mark.parametrize("rule", [TopK(0.05, decay=0.9), TopK(0.05, decay=0.9, bias="sparse")])
+def test_steps_that_overflow_and_are_skipped(backend, history, rule):
+    ours, x = layer(rule, backend, history=history)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**112, growth_interval=2)
+    optimizer = torch.optim.SGD(ours.parameters(), lr=1e-9)
+    before, skipped = ours.weight.clone(), 0
+    for _ in range(12):
+        scale = scaler.get_scale()
+        optimizer.zero_grad()
+        scaler.scale(ours(x).mul(2**8).square().sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+        assert bool(ours.run_grad.isfinite().all())
+        assert bool(ours.weight.isfinite().all())
+    assert 0 < skipped < 12 and not torch.equal(ours.weight, before)
+
+
+def test_the_past_stays_in_float32_under_autocast():
+    ours, x = layer(TopK(0.1, decay=0.5))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
+    y.sum().backward()
+    assert ours.run_grad.dtype == torch.float32
+    past = ours.run_grad.clone()
+    assert torch.equal(ours.bfloat16().run_grad, past)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rule", [None, TopK(0.05, decay=0.5)])
 def test_a_gradient_without_memory_is_zero(backend, rule):
     made = [

@@ -148,7 +148,28 @@ def test_any_float_type(dtype):
     grad = torch.tensor([[1.0, -2.0, 0.5, 4.0]], dtype=dtype)
     mask, history = select(grad, TopK(0.5, decay=0.5))
     assert mask.tolist() == [[False, True, False, True]]
-    assert history.dtype == dtype
+    assert history.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+def test_what_is_not_finite_is_selected_but_leaves_run_grad_as_it_was(per_position):
+    rule = TopK(0.25, decay=0.5)
+    first = torch.tensor([1.0, 2.0, 8.0, 4.0]).reshape(1, 1, 2, 2)
+    _, past = select(first, rule, per_position=per_position)
+    for wild in (float("inf"), -float("inf"), float("nan")):
+        grad = first.clone()
+        grad[0, 0, 0, 1] = wild
+        mask, history = select(grad, rule, past, per_position=per_position)
+        assert mask.flatten().tolist() == [False, True, False, False]
+        assert history.flatten().tolist() == [0.75, 1.0, 6.0, 3.0]
+
+
+def test_run_grad_of_small_floats_reaches_the_mean():
+    """In bfloat16 it would stay below 0.3 for ever: a thousandth of 1 is less than its spacing."""
+    grad, history = torch.ones(1, 4, dtype=torch.bfloat16), None
+    for _ in range(5000):
+        _, history = select(grad, TopK(0.5, decay=0.999), history)
+    assert history[0].tolist() == pytest.approx([1 - 0.999**5000] * 4, rel=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (0, 5)])

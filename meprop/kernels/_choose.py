@@ -14,9 +14,11 @@ from __future__ import annotations
 from meprop.kernels._guess import new_run_grad, padded
 from meprop.kernels._jit import inner, kernel
 from meprop.kernels._simd import (
+    LARGEST,
     NAN_RANK,
     ROW,
     above64,
+    average_rows,
     count_all,
     fill,
     get,
@@ -59,16 +61,38 @@ def _tail(
     return out
 
 
-@kernel("void(i8,i8,i8,f4,f4,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
+@inner
+def _update(run: int, grad: int, first: int, last: int, decay: float, fresh: float) -> int:
+    """Eq. 15, but not where the gradient is not finite; returns 0 where all of it is."""
+    rows = (last - first) // ROW
+    wild = average_rows(run + 4 * first, grad + 4 * first, rows, decay, fresh) if rows > 0 else 0
+    for i in range(first + rows * ROW, last):
+        if rank(grad, i) <= LARGEST:
+            put(run, i, new_run_grad(run, grad, i, decay, fresh))
+        else:
+            wild = 1
+    return wild
+
+
+@kernel("void(i8,i8,i8,i8)")
+def wild_scores(run: int, grad: int, count: int, scores: int) -> None:
+    """What ranks where gradients may not be finite: run_grad, or else the gradient."""
+    for i in range(count):
+        puti(scores, i, geti(run if rank(grad, i) <= LARGEST else grad, i))
+
+
+@kernel("i8(i8,i8,i8,f4,f4,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
 def scan(
     score: int, run: int, grad: int, decay: float, fresh: float, nhwc: int, first: int, last: int,
     maps: int, area: int, by_sample: int, by_map: int, low: int, index: int, channel: int,
     value: int, work: int, part: int, part_start: int, part_count: int,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """List where samples first:last exceed their group's bound, from part_start[part] on.
 
-    With a `run` address, updates run_grad (Eq. 15) on the way and ranks by it.
+    With a `run` address, updates run_grad (Eq. 15) on the way and ranks by it. Returns 0, or
+    else a gradient is not finite: then rank by `wild_scores`.
     """
+    wild = 0
     updates = run != 0
     score = run if updates else score
     start = first * maps * area
@@ -89,8 +113,7 @@ def scan(
             at = plane * area
             stop = at + area
             if updates:
-                for i in range(at, stop):
-                    put(run, i, new_run_grad(run, grad, i, decay, fresh))
+                wild |= _update(run, grad, at, stop, decay, fresh)
             while at + 64 <= stop:
                 mask = above64(score + 4 * at, bounds)
                 out = _list(mask, score, at, channels, out, index, channel, value)
@@ -115,22 +138,21 @@ def scan(
             while at + 64 <= stop:
                 if updates and at + 64 > updated:
                     ahead = min(updated + _PIECE, stop)
-                    for i in range(updated, ahead):
-                        put(run, i, new_run_grad(run, grad, i, decay, fresh))
+                    wild |= _update(run, grad, updated, ahead, decay, fresh)
                     updated = ahead
                 mask = above64(score + 4 * at, bounds + 4 * j)
                 out = _list(mask, score, at, channels + 4 * j, out, index, channel, value)
                 at += 64
                 j = 0 if j + 64 == period else j + 64
             if updates:
-                for i in range(updated, stop):
-                    put(run, i, new_run_grad(run, grad, i, decay, fresh))
+                wild |= _update(run, grad, updated, stop, decay, fresh)
             shift = 4 * j
             out = _tail(
                 score, at, stop, bounds + shift, channels + shift, out, index, channel, value
             )
     puti(part_start, part, start)
     puti(part_count, part, out - start)
+    return wild
 
 
 @inner

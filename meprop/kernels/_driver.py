@@ -80,8 +80,8 @@ def prepare(
             magnitude = given.abs()
             if per_position:
                 magnitude = magnitude.mean(dim=0, keepdim=True)
-            history = selection._run_grad(magnitude, rule.decay, run_grad)
-            score = _like(history.expand_as(grad), grad)
+            score, history = selection.run_grad(magnitude, rule.decay, run_grad)
+            score = _like(score.expand_as(grad), grad)
         else:
             if run_grad is None or run_grad.shape != grad.shape:
                 run_grad = torch.zeros_like(grad)
@@ -141,8 +141,10 @@ def choose(g: Gradient, rule: TopK | None, zeros: bool = False) -> Lists:
             low, work,
         )  # fmt: skip
 
+    wild = [0] * len(cuts)
+
     def scan(part: int) -> None:
-        _choose.scan(
+        wild[part] = _choose.scan(
             score, run_grad, grad, decay, 1 - decay, g.nhwc, *cuts[part], *shape, low, position,
             channel, value, MEMORY.address("bounds", 128 * g.maps), part, part_start, part_count,
         )  # fmt: skip
@@ -152,6 +154,11 @@ def choose(g: Gradient, rule: TopK | None, zeros: bool = False) -> Lists:
         run(scan, len(cuts))
         if run_grad:
             score, run_grad = run_grad, 0  # updated once
+            if any(wild):
+                scores = MEMORY.address("scores", total)
+                _choose.wild_scores(score, grad, total, scores)
+                score = scores
+                continue
         kept = _choose.cut(
             int(score != grad), grad, g.nhwc, g.samples, *shape, k, size, int(zeros), low,
             len(cuts), part_start, part_count, position, channel, value, sample_start, work,

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 LANES = 8
 ROW = 32  # keys that are counted side by side
 NAN_RANK = 0x7F800001
+LARGEST = 0x7F7FFFFF  # the rank of the largest finite float
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _F32 = ir.FloatType()
@@ -274,6 +275,43 @@ def sum_columns(typing: Any, values: Any, step: Any, rows: Any, sums: Any) -> An
         return context.get_dummy_value()
 
     return types.void(_INT, _INT, _INT, _INT), code
+
+
+@intrinsic
+def average_rows(typing: Any, run: Any, grad: Any, rows: Any, decay: Any, fresh: Any) -> Any:
+    """run = decay * run + fresh * |grad| for rows*32 floats; no change where that is not finite.
+
+    Returns other than 0 where it is not. Rounded three times, as torch rounds it: a fused
+    multiply-add could change the winner of a selection.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        run, grad, rows, decay, fresh = args
+        floats, ints = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+        decay, fresh = (_splat(builder, factor, LANES) for factor in (decay, fresh))
+
+        def body(row: Any, wild: list[Any]) -> list[Any]:
+            new = []
+            for p, seen in enumerate(wild):
+                place = builder.add(builder.mul(row, _const(4 * ROW)), _const(4 * LANES * p))
+                old = _load(builder, builder.add(run, place), floats)
+                bits = _load(builder, builder.add(grad, place), ints)
+                bits = builder.and_(bits, _vector_const(0x7FFFFFFF, LANES))
+                past = builder.fmul(decay, old)
+                value = builder.fadd(past, builder.fmul(fresh, builder.bitcast(bits, floats)))
+                infinite = builder.icmp_signed(">", bits, _vector_const(LARGEST, LANES))
+                _store(builder, builder.select(infinite, old, value), builder.add(run, place))
+                new.append(builder.or_(seen, builder.sext(infinite, ints)))
+            return new
+
+        zeros = [_vector_const(0, LANES) for _ in range(ROW // LANES)]
+        wild = _loop(builder, _const(0), rows, zeros, body)
+        total = builder.or_(builder.or_(wild[0], wild[1]), builder.or_(wild[2], wild[3]))
+        kind = ir.FunctionType(_I32, [ints])
+        any_ = get_or_insert_function(builder.module, kind, "llvm.vector.reduce.or.v8i32")
+        return builder.zext(builder.call(any_, [total]), _I64)
+
+    return _INT(_INT, _INT, _INT, _FLOAT, _FLOAT), code
 
 
 def _loop(builder: Any, start: Any, stop: Any, carried: list[Any], body: Callable) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from meprop.kernels._choose import cut, scan
+from meprop.kernels._choose import cut, scan, wild_scores
 from meprop.kernels._conv import backward
 from meprop.kernels._guess import guess
 from meprop.kernels._jit import kernel
@@ -56,12 +56,16 @@ def whole(
     )  # fmt: skip
     score, update, kept = grad, run, -1
     while kept < 0:
-        scan(
+        wild = scan(
             score, update, grad, decay, fresh, nhwc, 0, samples, maps, area, by_sample, by_map, low,
             position, channel, value, bounds, 0, part, part + 4,
         )  # fmt: skip
         if update != 0:
             score, update = run, 0  # run_grad moves on once
+            if wild != 0:
+                wild_scores(run, grad, samples * maps * area, scratch)
+                score = scratch
+                continue
         kept = cut(
             int(run != 0), grad, nhwc, samples, maps, area, by_sample, by_map, k, size, 0, low, 1,
             part, part + 4, position, channel, value, sample_start, work,
