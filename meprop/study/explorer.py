@@ -1,6 +1,6 @@
 """The data of the book's explorer: the real gradients of one step, as a script that a page loads.
 
-    python -m meprop.study.report.explorer book/_static/explorer-data.js
+    python -m meprop.study.explorer book/_static/explorer-data.js
 
 The script sets `window.mepropExplorer` (a page opened from a file cannot fetch), an object of
 
@@ -32,18 +32,21 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from meprop.study.config import Config
+from meprop.study.data import load_data
+from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
 from meprop.study.record import write_atomically
-from meprop.study.report.probe import Probe
+from meprop.study.training import batches, build, conditions, steps
 
 CONFIG = Config(dataset="digits", seed=0)
 STEPS = 60  # later the network is right about nearly all digits, and has no gradient to show
@@ -51,27 +54,31 @@ SAMPLES, MAPS = 4, 8
 PREFIX, SUFFIX = "window.mepropExplorer = ", ";\n"
 
 
-def export(path: str | Path, config: Config = CONFIG, steps: int = STEPS) -> None:
+def export(path: str | Path, config: Config = CONFIG, after: int = STEPS) -> None:
     """Train for some steps and write the gradients of the next one."""
-    text = json.dumps(snapshot(config, steps), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(snapshot(config, after), separators=(",", ":"), allow_nan=False)
     write_atomically(Path(path), (PREFIX + text + SUFFIX).encode())
 
 
-def snapshot(config: Config = CONFIG, steps: int = STEPS) -> dict[str, Any]:
+def snapshot(config: Config = CONFIG, after: int = STEPS) -> dict[str, Any]:
     """What `window.mepropExplorer` holds.
 
     The mini-batch is made of those images of the next one with the largest loss, in its order. Of
     each layer's feature maps, sorted by the norm of their gradient, every so many is taken, from
     the largest to the smallest: some may have no gradient at all.
     """
-    probe = Probe(config)
-    probe.advance(steps)
-    rows = next(probe.order)
-    images, labels = probe.batch(rows)
-    output = probe.predict(images)
-    losses = F.cross_entropy(output, labels, reduction="none")
-    chosen = losses.argsort(descending=True)[:SAMPLES].sort().values
-    gradients = probe.gradients(images[chosen], labels[chosen])
+    data = load_data(config.dataset).train
+    model = build(config)
+    rows = next(islice(batches(config, len(data), epoch=1), after, None))
+    images, labels = data[rows]
+    with conditions(config):
+        for _ in islice(steps(config, model, data), after):
+            pass
+        with torch.no_grad():
+            output = model(images)
+        losses = F.cross_entropy(output, labels, reduction="none")
+        chosen = losses.argsort(descending=True)[:SAMPLES].sort().values
+        gradients = _gradients(model, images[chosen], labels[chosen])
     return {
         "images": {
             "shape": list(images[chosen].shape),
@@ -83,12 +90,27 @@ def snapshot(config: Config = CONFIG, steps: int = STEPS) -> dict[str, Any]:
         "layers": [_layer(name, grad) for name, grad in gradients.items()],
         "about": {
             "config": config.to_dict(),
-            "steps": steps,
+            "steps": after,
             "rows": rows[chosen].tolist(),
             "loss": float(losses[chosen].mean()),
             "provenance": provenance(config.threads),
         },
     }
+
+
+def _gradients(model: PaperCNN, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """dL/dy at the outputs of the convolutions."""
+    names: dict[nn.Module, str] = {model.conv1: "conv1", model.conv2: "conv2"}
+    found: dict[str, Tensor] = {}
+
+    def catch(layer: nn.Module, args: Any, output: Tensor) -> None:
+        output.register_hook(lambda grad: found.update({names[layer]: grad.contiguous()}))
+
+    hooks = [layer.register_forward_hook(catch) for layer in names]
+    F.cross_entropy(model(images), labels).backward()
+    for hook in hooks:
+        hook.remove()
+    return {name: found[name] for name in names.values()}
 
 
 def _layer(name: str, grad: Tensor) -> dict[str, Any]:
@@ -134,5 +156,5 @@ def _base64(values: Tensor) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m meprop.study.report.explorer FILE")
+        sys.exit("usage: python -m meprop.study.explorer FILE")
     export(sys.argv[1])

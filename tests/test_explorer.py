@@ -8,27 +8,54 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from meprop import TopK, select
-from meprop.study import Config, load_data
-from meprop.study.report import explorer
-from meprop.study.report.probe import Probe
+from meprop.study import Config, PaperCNN, explorer, load_data
 
 COMMITTED = Path(__file__).resolve().parents[1] / "book/_static/explorer-data.js"
-TINY = Config(dataset="digits", train_size=40)
 
 
-def test_gradients_come_back_bit_for_bit(tmp_path):
-    explorer.export(tmp_path / "data.js", TINY, steps=3)
+def test_gradients_come_back_bit_for_bit(tmp_path, monkeypatch):
+    seen = []
+
+    def spy(*arguments):
+        seen.append(gradients_of(*arguments))
+        return seen[-1]
+
+    gradients_of = explorer._gradients
+    monkeypatch.setattr(explorer, "_gradients", spy)
+    config = Config(dataset="digits", seed=1)
+    explorer.export(tmp_path / "data.js", config, after=2)
     content, gradients = explorer.load(tmp_path / "data.js")
-    probe = Probe(TINY)
-    probe.advance(3)
-    full = probe.gradients(*probe.batch(content["about"]["rows"]))
     for layer in content["layers"]:
-        grad = full[layer["name"]]
+        grad = seen[0][layer["name"]]
         assert torch.equal(gradients[layer["name"]], grad[:, layer["maps"]])
         assert layer["density"] == pytest.approx(float((grad != 0).double().mean()))
-    assert content["about"]["config"] == TINY.to_dict()
+    assert content["about"]["config"] == config.to_dict()
+
+
+def test_a_gradient_is_the_loss_to_the_output():
+    """Moving one entry of conv2's output changes the loss as its gradient says."""
+    model = PaperCNN().double()
+    images, labels = load_data("digits").train[:4]
+    images = images.double()
+    grad = explorer._gradients(model, images, labels)["conv2"]
+    entry = grad.abs().argmax().item()
+    bump = torch.zeros(grad.numel(), dtype=torch.float64)
+    bump[entry] = 1
+
+    def loss(step):
+        def move(layer, args, output):
+            return output + step * bump.view_as(output)
+
+        hook = model.conv2.register_forward_hook(move)
+        value = F.cross_entropy(model(images), labels).item()
+        hook.remove()
+        return value
+
+    slope = (loss(1e-6) - loss(-1e-6)) / 2e-6
+    assert slope == pytest.approx(grad.flatten()[entry].item(), rel=1e-4)
 
 
 def test_the_committed_file_is_what_it_says():
@@ -65,7 +92,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 def test_command_line_wants_a_file():
-    module = "meprop.study.report.explorer"
+    module = "meprop.study.explorer"
     done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.strip() == f"usage: python -m {module} FILE"
