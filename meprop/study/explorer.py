@@ -1,30 +1,23 @@
-"""The data of the book's explorer: the real gradients of one step, as a script that a page loads.
+"""The data of the book's explorer: real gradients of some training steps, as a script for a page.
 
     python -m meprop.study.explorer book/_static/explorer-data.js
 
 The script sets `window.mepropExplorer` (a page opened from a file cannot fetch), an object of
 
-images: shape [4, 1, 28, 28], `bytes` (base64 of one byte a pixel, 255 is white), `labels`
-    (the digits), `guesses` (what the network takes them for) and `losses`.
-layers: a list, conv1 and conv2, each with its `name`, `shape` [samples, maps, height, width],
-    `maps` (which of the layer's feature maps these are), `of` (how many the layer has) and
-    `density` (nonzero share of the whole layer's gradient); then the gradient dL/dy in row-major
-    order, without its zeros: `mask` (base64 of one bit an entry, lowest bit of a byte first: 1
-    where the gradient is not zero) and `values` (base64 of these entries, in order, as
-    little-endian float32). In JavaScript:
-
-        const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-        const mask = bytes(layer.mask), values = new Float32Array(bytes(layer.values).buffer);
-        const grad = new Float32Array(layer.shape.reduce((a, b) => a * b));
-        for (let i = 0, n = 0; i < grad.length; i++)
-          if ((mask[i >> 3] >> (i & 7)) & 1) grad[i] = values[n++];
-
-about: `config` (all of Config), `steps` (training steps before this one), `rows` (of the training
-    set), `loss` and `provenance`.
+images: `shape` [steps, samples, 1, 28, 28], `bytes` (base64 of one byte a pixel, 255 is white), and
+    for each step and sample `labels` (the digits), `guesses` (what the network takes them for) and
+    `losses`.
+layers: a list, conv1 and conv2, each with its `name`, `shape` [steps, samples, maps, height,
+    width], `maps` (which of the layer's feature maps these are) and `of` (how many it has); then
+    the gradient dL/dy in row-major order, without its zeros: `mask` (base64 of one bit an entry,
+    lowest bit of a byte first: 1 where the gradient is not zero) and `values` (base64 of these
+    entries, in order, as little-endian float32).
+about: `config` (all of Config), `steps` (the number of each, from 1), `rows` (of the training set,
+    for each step) and `provenance`.
 
 The values are the very float32 numbers of the backward pass, so a page that follows the rules of
-`meprop.select` (k of a group is `TopK.k`: half to even; ties go to the lowest index in the order
-sample, map, row, column) selects the same entries.
+`meprop.select` (run_grad in float32; k of a group is `TopK.k`: half to even; ties go to the lowest
+index in the order sample, map, row, column) selects the same entries.
 """
 
 from __future__ import annotations
@@ -49,50 +42,58 @@ from meprop.study.record import write_atomically
 from meprop.study.training import batches, build, conditions, steps
 
 CONFIG = Config(dataset="digits", seed=0)
-STEPS = 60  # later the network is right about nearly all digits, and has no gradient to show
-SAMPLES, MAPS = 4, 8
+LAST = 61  # later the network is right about nearly all digits, and has no gradient to show
+STEPS, SAMPLES, MAPS = 8, 4, 8
 PREFIX, SUFFIX = "window.mepropExplorer = ", ";\n"
 
 
-def export(path: str | Path, config: Config = CONFIG, after: int = STEPS) -> None:
-    """Train for some steps and write the gradients of the next one."""
-    text = json.dumps(snapshot(config, after), separators=(",", ":"), allow_nan=False)
+def export(path: str | Path, config: Config = CONFIG, last: int = LAST) -> None:
+    """Train, and write the gradients of some steps up to the last."""
+    text = json.dumps(snapshot(config, last), separators=(",", ":"), allow_nan=False)
     write_atomically(Path(path), (PREFIX + text + SUFFIX).encode())
 
 
-def snapshot(config: Config = CONFIG, after: int = STEPS) -> dict[str, Any]:
+def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
     """What `window.mepropExplorer` holds.
 
-    The mini-batch is made of those images of the next one with the largest loss, in its order. Of
-    each layer's feature maps, sorted by the norm of their gradient, every so many is taken, from
-    the largest to the smallest: some may have no gradient at all.
+    Of each step's mini-batch there are the images with the largest loss, in its order, as a
+    mini-batch of their own. Of each layer's feature maps, sorted by the norm of their gradient in
+    the last step, every so many is taken, from the largest to the smallest.
     """
-    data = load_data(config.dataset).train
-    model = build(config)
-    rows = next(islice(batches(config, len(data), epoch=1), after, None))
-    images, labels = data[rows]
+    data, model = load_data(config.dataset).train, build(config)
+    learning = steps(config, model, data)
+    order = list(islice(batches(config, len(data), epoch=1), last))
+    seen: dict[str, list[Any]] = {"rows": [], "guesses": [], "losses": []}
+    gradients: dict[str, list[Tensor]] = {"conv1": [], "conv2": []}
     with conditions(config):
-        for _ in islice(steps(config, model, data), after):
+        for _ in islice(learning, last - STEPS):
             pass
-        with torch.no_grad():
-            output = model(images)
-        losses = F.cross_entropy(output, labels, reduction="none")
-        chosen = losses.argsort(descending=True)[:SAMPLES].sort().values
-        gradients = _gradients(model, images[chosen], labels[chosen])
+        for rows in order[-STEPS:]:
+            images, labels = data[rows]
+            with torch.no_grad():
+                output = model(images)
+            losses = F.cross_entropy(output, labels, reduction="none")
+            chosen = losses.argsort(descending=True)[:SAMPLES].sort().values
+            for layer, grad in _gradients(model, *data[rows[chosen]]).items():
+                gradients[layer].append(grad)
+            seen["rows"].append(rows[chosen].tolist())
+            seen["guesses"].append(output[chosen].argmax(1).tolist())
+            seen["losses"].append(losses[chosen].tolist())
+            next(learning)
+    images, labels = data[torch.tensor(seen["rows"])]
     return {
         "images": {
-            "shape": list(images[chosen].shape),
-            "bytes": _base64((images[chosen] * 255).round().byte()),
-            "labels": labels[chosen].tolist(),
-            "guesses": output[chosen].argmax(1).tolist(),
-            "losses": losses[chosen].tolist(),
+            "shape": list(images.shape),
+            "bytes": _base64((images * 255).round().byte()),
+            "labels": labels.tolist(),
+            "guesses": seen["guesses"],
+            "losses": seen["losses"],
         },
-        "layers": [_layer(name, grad) for name, grad in gradients.items()],
+        "layers": [_layer(name, torch.stack(own)) for name, own in gradients.items()],
         "about": {
             "config": config.to_dict(),
-            "steps": after,
-            "rows": rows[chosen].tolist(),
-            "loss": float(losses[chosen].mean()),
+            "steps": list(range(last - STEPS + 1, last + 1)),
+            "rows": seen["rows"],
             "provenance": provenance(config.threads),
         },
     }
@@ -114,18 +115,17 @@ def _gradients(model: PaperCNN, images: Tensor, labels: Tensor) -> dict[str, Ten
 
 
 def _layer(name: str, grad: Tensor) -> dict[str, Any]:
-    of = grad.shape[1]
+    of = grad.shape[2]
     ranks = np.linspace(0, of - 1, MAPS).round().astype(int).tolist()
-    order = grad.transpose(0, 1).flatten(1).norm(dim=1).argsort(descending=True, stable=True)
-    maps = sorted(order[ranks].tolist())
-    part = grad[:, maps].contiguous()
+    norms = grad[-1].transpose(0, 1).flatten(1).norm(dim=1)
+    maps = sorted(norms.argsort(descending=True, stable=True)[ranks].tolist())
+    part = grad[:, :, maps].contiguous()
     nonzero = (part != 0).flatten()
     return {
         "name": name,
         "shape": list(part.shape),
         "maps": maps,
         "of": of,
-        "density": float((grad != 0).double().mean()),
         "mask": _base64(torch.from_numpy(np.packbits(nonzero.numpy(), bitorder="little"))),
         "values": _base64(part.flatten()[nonzero]),
     }
