@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -399,6 +404,99 @@ def test_supports_only_what_the_kernels_can_do():
     assert not kernels.supports(grad.to("meta"), x, weight)
     assert not kernels.supports(grad, x, weight.to_sparse())
     assert not kernels.supports(torch._efficientzerotensor(grad.shape), x, weight)
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_what_the_kernels_cannot_take_is_refused(wrong):
+    tensors = list(case()[:3])
+    slide = case()[3]
+    for bad in (tensors[wrong].double(), tensors[wrong].to("meta"), tensors[wrong].to_sparse()):
+        given = [bad if i == wrong else t for i, t in enumerate(tensors)]
+        with pytest.raises(ValueError, match=rf"takes float32.* as argument {wrong + 1}"):
+            kernels.conv2d_backward(*given, **slide, rule=None)
+    with pytest.raises(ValueError, match=r"got \(2, 3\) of torch.float64 on cpu as argument 1"):
+        kernels.select(torch.ones(2, 3).double(), TopK(0.5))
+    rows = [torch.ones(2, 3), torch.ones(2, 4), torch.ones(3, 4)]
+    rows[wrong] = rows[wrong].double()
+    with pytest.raises(ValueError, match=rf"as argument {wrong + 1}"):
+        kernels.linear_backward(*rows, rule=None)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"grad": (6, 32, 28, 27)}, {"grad": (5, 32, 28, 28)}, {"grad": (6, 31, 28, 28)},
+        {"x": (6, 15, 28, 28)}, {"x": (6, 16, 28)}, {"weight": (32, 16, 5, 3)}, {"grad": (6, 32)},
+        {"groups": 2}, {"stride": (2, 1)}, {"padding": (0, 1)}, {"dilation": (1, 2)},
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_refused(changed):
+    shapes = {"grad": (6, 32, 28, 28), "x": (6, 16, 28, 28), "weight": (32, 16, 3, 3)}
+    slide = case()[3] | {name: value for name, value in changed.items() if name not in shapes}
+    shapes |= {name: value for name, value in changed.items() if name in shapes}
+    given = [torch.zeros(shape) for shape in shapes.values()]
+    with pytest.raises(ValueError, match=r"does not fit an input \(6, 1"):
+        kernels.conv2d_backward(*given, **slide, rule=None)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(2, 3), (2, 4), (3, 5)], [(2, 3), (1, 4), (3, 4)], [(3,)] * 3, [(2, 3), (2, 0), (3, 0)],
+        [(2, 0), (2, 3), (0, 3)],
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused(shapes):
+    with pytest.raises(ValueError, match="does not fit"):
+        kernels.linear_backward(*map(torch.zeros, shapes), rule=None)
+
+
+def test_without_a_compiler_the_reference_takes_over():
+    code = """
+import torch
+from meprop import Conv2d, TopK, kernels
+x = torch.randn(8, 16, 16, 16)
+Conv2d(16, 32, 3, rule=TopK(0.05))(x).sum().backward()
+for call in (
+    lambda: Conv2d(16, 32, 3, backend="sparse")(x),
+    lambda: kernels.select(x, TopK(0.05)),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert "NUMBA_DISABLE_JIT" in str(error), error
+    else:
+        raise SystemExit("not refused")
+"""
+    given = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def held() -> int:
+    """Words that the kernels' buffers of all threads hold."""
+    found = [t for t in gc.get_objects() if type(t) is Tensor and t.dtype is torch.int32]
+    return sum(t.numel() for t in found)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_is_given_back(threads, monkeypatch):
+    from meprop.kernels import _threads
+
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(_threads, "_pool", ThreadPoolExecutor(1))
+    grad, x, weight, slide = case(16)
+    rule = TopK(0.05, decay=0.5)
+    before, past = held(), torch.zeros_like(grad)
+    for limit in (1 << 26, 1 << 12):
+        monkeypatch.setattr(_threads, "_KEPT", limit)
+        for _ in range(2):
+            kernels.conv2d_backward(grad, x, weight, **slide, rule=rule, run_grad=past)
+            kernels.select(grad, rule)
+            kernels.select(torch.randn(4, 50_000), TopK(0.1, scope="sample"))
+        if limit == 1 << 26:
+            assert held() - before > 1 << 17  # kept from call to call
+    assert held() <= before + threads * limit
 
 
 def test_memory_after_an_allocation_that_failed():

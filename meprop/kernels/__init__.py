@@ -5,7 +5,8 @@ Numba is imported, and the kernels are compiled or read from disk, on the first 
 
 from __future__ import annotations
 
-from functools import cache
+import os
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ def supports(*tensors: Tensor) -> bool:
         plain = t.is_cpu and t.dtype is torch.float32 and t.layout is torch.strided
         if not plain or t.numel() >= 2**31 or not has_memory(t):
             return False
-    return _numba_is_there()
+    return available()
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -51,8 +52,10 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 @cache
-def _numba_is_there() -> bool:
-    return find_spec("numba") is not None
+def available() -> bool:
+    """Whether there is Numba to compile the kernels; it is not imported yet."""
+    disabled = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() not in ("", "0")
+    return not disabled and find_spec("numba") is not None
 
 
 def conv2d_backward(
@@ -86,6 +89,8 @@ def conv2d_backward(
     tensor(8.)
     """
     sliding = (stride, padding, dilation, groups)
+    _check("conv2d_backward", grad, x, weight)
+    _check_shapes(grad.shape, x.shape, weight.shape, sliding)
     return _backward(
         grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
     )
@@ -113,9 +118,49 @@ def linear_backward(
             [2., 2., 2.]])
     """
     sliding = ((1, 1), (0, 0), (1, 1), 1)
+    _check("linear_backward", grad, x, weight)
+    _check_shapes(grad.shape, x.shape, weight.shape, None)
     return _backward(
         grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
     )
+
+
+def _check(name: str, *tensors: Tensor) -> None:
+    """Raise a `ValueError` that names the tensor the kernels cannot take."""
+    if supports(*tensors):
+        return
+    if not available():
+        raise ValueError(
+            f"kernels.{name}: needs Numba, which is missing, or switched off by NUMBA_DISABLE_JIT"
+        )
+    place, t = next((i, t) for i, t in enumerate(tensors) if not supports(t))
+    raise ValueError(
+        f"kernels.{name}: takes float32 in the CPU's memory, below 2**31 entries, got "
+        f"{tuple(t.shape)} of {t.dtype} on {t.device} as argument {place + 1}; "
+        "backend='masked' takes everything"
+    )
+
+
+@lru_cache(maxsize=1024)
+def _check_shapes(grad: Any, x: Any, weight: Any, sliding: Any) -> None:
+    """Raise a `ValueError` where they do not fit together: the kernels read what they are told."""
+    expected: tuple[int, ...]
+    if sliding is None:
+        fits = len(grad) == len(x) == len(weight) == 2 and x[1] == weight[1]
+        expected = (x[0], weight[0])
+    else:
+        stride, padding, dilation, groups = sliding
+        fits = len(x) == len(weight) == 4 and groups > 0
+        fits = fits and x[1] == groups * weight[1] and weight[0] % groups == 0
+        expected = (*x[:1], *weight[:1])
+        for n, k, s, p, d in zip(x[2:], weight[2:], stride, padding, dilation, strict=False):
+            expected += ((n + 2 * p - d * (k - 1) - 1) // s + 1,)
+    if not fits or tuple(grad) != expected or 0 in weight:
+        raise ValueError(
+            f"kernels: a gradient {tuple(grad)} does not fit an input {tuple(x)} and a weight "
+            f"{tuple(weight)}"
+            + (f" with (stride, padding, dilation, groups) = {sliding}" if sliding else "")
+        )
 
 
 def _backward(
@@ -159,7 +204,7 @@ def _backward(
 
 def _in_float32(run_grad: Tensor | None) -> Tensor | None:
     """Under autocast, or after `model.double()`, the past may have another type."""
-    return None if run_grad is None else run_grad.to(torch.float32)
+    return None if run_grad is None else run_grad.to("cpu", torch.float32)
 
 
 def select(
@@ -175,7 +220,9 @@ def select(
     >>> select(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]
     tensor([[False, False,  True,  True]])
     """
+    _check("select", grad)
     from meprop.kernels import _driver
+    from meprop.kernels._threads import MEMORY
 
     conv = grad.dim() == 4
     selection.check_scope(rule, "Conv2d" if conv else "Linear")
@@ -188,6 +235,7 @@ def select(
         history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
     g = _driver.prepare(rows, rule, history, generator, per_position)
     mask = _driver.mask_of(g, _driver.choose(g, rule, zeros=True))
+    MEMORY.trim()
     groups = selection.to_groups(mask, rule.scope)
     missing = g.groups.k - groups.sum(dim=1, keepdim=True)
     if bool((missing > 0).any()):

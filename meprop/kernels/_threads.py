@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-_KEPT = 1 << 26  # words; a larger buffer is given back at once
+_KEPT = 1 << 26  # words that a thread may keep from call to call
 
 _pool: ThreadPoolExecutor | None = None
 _lock = threading.Lock()
@@ -34,12 +34,19 @@ def run(task: Callable[[int], None], count: int) -> None:
     """Call the task with each of the `count` part numbers, 0 in this thread, and wait for all."""
     if count == 1:
         return task(0)
-    others = [_executor().submit(task, part) for part in range(1, count)]
+    others = [_executor().submit(_tidily, task, part) for part in range(1, count)]
     try:
         task(0)
     finally:
         for other in others:
             other.result()
+
+
+def _tidily(task: Callable[[int], None], part: int) -> None:
+    try:
+        task(part)
+    finally:
+        MEMORY.trim()
 
 
 def _executor() -> ThreadPoolExecutor:
@@ -90,8 +97,9 @@ class Memory(threading.local):
         return buffer
 
     def trim(self) -> None:
-        """Give back what is too large to keep."""
-        for name in [name for name, (size, _) in self._known.items() if size > _KEPT]:
+        """Give back the largest, until no more is held than may be kept."""
+        while sum(size for size, _ in self._known.values()) > _KEPT:
+            name = max(self._known, key=self._known.__getitem__)
             del self._buffers[name], self._known[name]
 
 
