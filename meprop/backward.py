@@ -6,7 +6,7 @@ The paper: `dL/dW = top(dL/dy) * x^T` (Eq. 13) and `dL/dx = dy/dx . top(dL/dy)` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -41,11 +41,11 @@ def conv2d(layer: Conv2d, input: Tensor, padding: tuple[int, ...]) -> Tensor:
     """`F.conv2d` with the layer's parameters and its selective backward pass."""
     if input.is_complex():
         raise ValueError(f"Conv2d: takes real numbers, got {input.dtype}; use torch's own layer")
-    sliding = Sliding(_pair(layer.stride), _pair(padding), _pair(layer.dilation), layer.groups)
+    sliding = Sliding(pair(layer.stride), pair(padding), pair(layer.dilation), layer.groups)
     return _apply(_Conv2d, *_arguments(layer, input), layer, sliding)
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
     """As torch reads a stride that somebody set to a number, or to a list."""
     if isinstance(value, int):
         return (value, value)
@@ -65,13 +65,21 @@ def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
 
 
 def refuse_symbols(input: object) -> None:
-    """Raise where torch.fx looks into a layer instead of calling it."""
+    """Raise where torch.fx or torch.jit looks into a layer instead of calling it."""
     if isinstance(input, torch.fx.Proxy):
-        raise RuntimeError(
-            "meprop: torch.fx cannot look into a selective backward pass; tell its tracer that "
-            "meprop's layers are leaves (is_leaf_module; leaf_modules in torchvision), or trace "
-            "the model after meprop.revert, without selection"
-        )
+        refuse("torch.fx")
+    if torch.jit.is_tracing():
+        refuse("torch.jit")
+
+
+def refuse(tool: str) -> NoReturn:
+    """Say what to do instead."""
+    leaves = "tell its tracer that meprop's layers are leaves (is_leaf_module; leaf_modules in "
+    raise RuntimeError(
+        f"meprop: {tool} cannot look into a selective backward pass; "
+        + (f"{leaves}torchvision), or " if tool == "torch.fx" else "")
+        + "take the model after meprop.revert, without selection"
+    )
 
 
 def _apply(function: type[Function], *args: Any) -> Tensor:
@@ -171,7 +179,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
 def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
     wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
-    rows, inputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+    rows, inputs = (t.reshape(t.shape[:-1].numel(), t.shape[-1]) for t in (grad, x))
     if _goes_sparse(ctx.layer, rows, inputs, weight, wants_x):
         dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
     else:
@@ -191,7 +199,7 @@ def _goes_sparse(
     padding: tuple[int, int] = (0, 0),
     groups: int = 1,
 ) -> bool:
-    if layer.backend == "masked" or not kernels.supports(grad, x, weight):
+    if layer.backend == "masked" or not weight.numel() or not kernels.supports(grad, x, weight):
         return False
     return layer.backend == "sparse" or cheaper(
         grad,
@@ -246,9 +254,11 @@ def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, T
         input, weight = (t if t.dtype == torch.float64 else t.to(dtype) for t in (input, weight))
         bias = bias if bias is None or bias.dtype == torch.float64 else bias.to(dtype)
     if layer.backend == "sparse" and not kernels.supports(input, weight):
+        got = f"takes float32 on the CPU, got {input.dtype} on {input.device}"
+        if not kernels.available():
+            got = "needs Numba, which is missing, or switched off by NUMBA_DISABLE_JIT"
         raise ValueError(
-            f"{type(layer).__name__}: backend 'sparse' takes float32 on the CPU, got "
-            f"{input.dtype} on {input.device}; backend='auto' takes everything"
+            f"{type(layer).__name__}: backend 'sparse' {got}; backend='auto' takes everything"
         )
     return input, weight, bias
 

@@ -81,9 +81,8 @@ def revert(model: M) -> M:
         if type(module) not in ORIGINAL:
             kept += [f"{name} ({type(module).__name__})"] if isinstance(module, OURS) else []
         else:
-            del module.run_grad
-            for name in ("rule", "backend", "history", "generator"):
-                delattr(module, name)
+            for ours in ("rule", "backend", "history", "generator", "run_grad"):
+                del vars(module)[ours]
             module.__class__ = ORIGINAL[type(module)]
     if kept:
         warnings.warn(

@@ -48,6 +48,7 @@ def load_history_state(model: nn.Module, state: State) -> None:
                 f"load_history_state: layer {name!r} needs 'run_grad' and 'generator', got "
                 f"{sorted(state[name])}"
             )
+        _check_shape(name, layer, state[name]["run_grad"])
         if (layer.generator is None) != (state[name]["generator"] is None):
             raise ValueError(
                 f"load_history_state: layer {name!r} and the state differ in pick='random'"
@@ -59,6 +60,26 @@ def load_history_state(model: nn.Module, state: State) -> None:
         if generator is not None:
             layer.generator = Generator()
             layer.generator.set_state(generator)
+
+
+def _check_shape(name: str, layer: Selecting, run_grad: Tensor | None) -> None:
+    """Raise a `ValueError` where this can be no `run_grad` of the layer."""
+    if run_grad is None:
+        return
+    shape = tuple(run_grad.shape)
+    wanted: tuple[str | int, ...] = ("rows", *shape[1:])
+    if isinstance(layer, nn.Conv2d):
+        wanted = ("samples", layer.out_channels, "height", "width")
+    elif isinstance(layer, nn.Linear):
+        wanted = ("rows", layer.out_features)
+    if layer.history == "position":
+        wanted = (1, *wanted[1:])
+    fits = [isinstance(w, str) or n == w for n, w in zip(shape, wanted, strict=False)]
+    if len(shape) != len(wanted) or not all(fits):
+        raise ValueError(
+            f"load_history_state: layer {name!r} takes a run_grad of shape "
+            f"({', '.join(map(str, wanted))}), got {shape}"
+        )
 
 
 def _selecting(model: nn.Module) -> dict[str, Selecting]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from meprop.backward import conv2d, linear, refuse_symbols, topk_gradient
+from meprop.backward import conv2d, linear, pair, refuse, refuse_symbols, topk_gradient
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 
@@ -20,7 +20,6 @@ HISTORIES = ("slot", "position")
 class Selecting(nn.Module):
     """What the layers share: the rule, its `run_grad`, and the generator of random picks."""
 
-    rule: TopK | None
     backend: str
     history: str
     generator: Generator | None
@@ -32,17 +31,29 @@ class Selecting(nn.Module):
         rule: TopK | None = None,
         backend: str = "auto",
         history: str = "slot",
+        device: Any = None,
         **kwargs: Any,
     ) -> None:
+        if device is not None:  # by its name, for which `torch.nn.utils.skip_init` looks
+            kwargs["device"] = device
         super().__init__(*args, **kwargs)
         self.set_rule(rule, backend, history)
+
+    @property
+    def rule(self) -> TopK | None:
+        """What is selected; setting it is `set_rule` with the same backend and history."""
+        return vars(self)["rule"]
+
+    @rule.setter
+    def rule(self, rule: TopK | None) -> None:
+        self.set_rule(rule, self.backend, self.history)
 
     def set_rule(
         self, rule: TopK | None, backend: str = "auto", history: str = "slot", stream: int = 0
     ) -> None:
         """Set the rule and forget the past; layers of one network take different `stream`s."""
         check_settings(type(self).__name__, rule, backend, history)
-        self.rule = rule
+        vars(self)["rule"] = rule
         self.backend = backend
         self.history = history
         self.generator = None
@@ -72,6 +83,9 @@ class Selecting(nn.Module):
         refuse_symbols(input)
         return False
 
+    def __prepare_scriptable__(self) -> None:
+        refuse("torch.jit")
+
     def extra_repr(self) -> str:
         """torch's own description, and what is selected."""
         own = super().extra_repr()
@@ -100,10 +114,13 @@ class Conv2d(Selecting, nn.Conv2d):
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             return conv2d(self, input, (0, 0))
-        if isinstance(self.padding, str):
+        padding = self.padding
+        if isinstance(padding, str):
+            strided = padding == "same" and pair(self.stride) != (1, 1)
+            if strided or padding not in ("same", "valid"):
+                return super().forward(input)  # torch says what is wrong
             input, padding = _explicit_padding(self, input)
-            return conv2d(self, input, padding)
-        return conv2d(self, input, self.padding)
+        return conv2d(self, input, padding)
 
 
 class Linear(Selecting, nn.Linear):
@@ -156,7 +173,10 @@ def _explicit_padding(layer: nn.Conv2d, input: Tensor) -> tuple[Tensor, tuple[in
     """What torch does with "same" and "valid": pad one more on the far side where it is uneven."""
     if layer.padding == "valid":
         return input, (0, 0)
-    left, right, top, bottom = layer._reversed_padding_repeated_twice
-    if (top, left) != (bottom, right):
-        input = F.pad(input, (0, right - left, 0, bottom - top))
+    # From what the layer has now: somebody may have set its padding or its dilation.
+    sides = zip(pair(layer.dilation), pair(layer.kernel_size), strict=True)
+    total = [dilation * (size - 1) for dilation, size in sides]
+    top, left = (around // 2 for around in total)
+    if total != [2 * top, 2 * left]:
+        input = F.pad(input, (0, total[1] - 2 * left, 0, total[0] - 2 * top))
     return input, (top, left)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from meprop.backward import OBSERVERS
 from meprop.layers import Selecting
@@ -115,6 +116,11 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
         undo.append(forget)
     else:
         undo.append(layer.register_forward_hook(_at_output(seen)).remove)
+    if parametrize.is_parametrized(layer, "weight"):
+        # The weight is computed anew in each forward pass.
+        computed = layer.get_submodule("parametrizations.weight")
+        undo.append(computed.register_forward_hook(_at_weight(seen)).remove)
+        return undo
     weight = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and weight.requires_grad:
         undo.append(weight.register_hook(lambda grad: seen._weight.count(grad)).remove)
@@ -129,6 +135,14 @@ def _at_output(seen: Seen) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda grad: seen.count(grad, grad))
+
+    return hook
+
+
+def _at_weight(seen: Seen) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, weight: Tensor) -> None:
+        if weight.requires_grad:
+            weight.register_hook(lambda grad: seen._weight.count(grad))
 
     return hook
 

@@ -181,7 +181,8 @@ def test_an_activation_in_place_above_the_selection():
 @pytest.mark.parametrize(
     "changed",
     [{"stride": 2}, {"stride": [1, 2]}, {"stride": (2,)}, {"padding": 1}, {"padding": [2, 0]},
-     {"padding": (1,)}, {"dilation": 2}],
+     {"padding": (1,)}, {"dilation": 2}, {"padding": "same"}, {"padding": "valid"},
+     {"padding": "same", "dilation": 2}, {"padding": "same", "dilation": [3, 1]}],
 )  # fmt: skip
 def test_attributes_that_were_set_later(backend, changed):
     rule = TopK(0.1)
@@ -193,6 +194,48 @@ def test_attributes_that_were_set_later(backend, changed):
     ours(x).square().sum().backward()
     expected, _ = selected(theirs, x, rule)
     torch.testing.assert_close(ours.weight.grad, expected)
+    assert torch.equal(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("padding", ["same", "sam"])
+def test_a_padding_that_torch_refuses(padding):
+    ours, x = layer(stride=2)
+    ours.padding = padding
+    with pytest.raises(RuntimeError, match="padding"):
+        ours(x)
+
+
+def test_layers_without_any_outputs_or_inputs():
+    for sizes in ((4, 0), (0, 4)):
+        with pytest.warns(UserWarning, match="zero-element"):
+            plain = nn.Linear(*sizes)
+        for backend in BACKENDS:
+            ours = convert(copy.deepcopy(plain), TopK(0.5, decay=0.5), nn.Linear, backend=backend)
+            for shape in ((3,), (2, 3), ()):
+                x = torch.randn(*shape, sizes[0], requires_grad=True)
+                ours(x).sum().backward()
+                assert x.grad.shape == x.shape and ours.weight.grad.shape == ours.weight.shape
+
+
+@pytest.mark.parametrize("kind", [Conv2d, Linear])
+def test_layers_that_are_not_initialised(kind):
+    arguments = (2, 3, 3) if kind is Conv2d else (2, 3)
+    ours = nn.utils.skip_init(kind, *arguments, rule=TopK(0.5))
+    assert ours.weight.device.type == "cpu" and ours.rule == TopK(0.5)
+    assert kind(*arguments, device="meta").weight.is_meta
+
+
+def test_a_rule_that_is_set_is_checked_and_takes_effect():
+    ours, x = layer(TopK(0.5), "masked", history="position")
+    with pytest.raises(ValueError, match="scope 'unified'"):
+        ours.rule = TopK(0.5, scope="unified")
+    with pytest.raises(ValueError, match=r"rule must be a TopK or None, got 0\.5"):
+        ours.rule = 0.5
+    assert ours.rule == TopK(0.5)
+    ours.rule = TopK(0.25, pick="random")
+    assert (ours.backend, ours.history) == ("masked", "position")
+    ours(x).sum().backward()
+    assert ours.generator is not None
 
 
 def test_fake_tensors():
@@ -207,7 +250,7 @@ def test_fake_tensors():
     assert bool(ours.weight.grad.isfinite().all())
 
 
-@pytest.mark.parametrize("backend", ["auto", "masked"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_many_gradients_at_once(backend):
     ours, x = layer(TopK(0.1, decay=0.5), backend)
     x = x[:2, :, :5, :5].clone().requires_grad_()
@@ -249,6 +292,20 @@ def test_fx_takes_the_layers_as_leaves(ours):
     x = torch.randn(2, 1, 6, 6)
     assert torch.equal(traced(x), model(x))
     assert any(module is ours for module in traced.modules())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "ours", [Conv2d(1, 4, 3, rule=TopK(0.1)), Linear(6, 4), GradientTopK(TopK(0.1))]
+)
+def test_jit_is_told_what_to_do(ours):
+    model, x = nn.Sequential(ours, nn.ReLU()), torch.randn(2, 1, 6, 6)
+    with pytest.raises(RuntimeError, match=r"torch.jit cannot look into .*meprop.revert"):
+        torch.jit.script(model)
+    with pytest.raises(RuntimeError, match=r"torch.jit cannot look into .*meprop.revert"):
+        torch.jit.trace(model, x)
+    traced = torch.jit.trace(revert(model), x) if type(ours) is not GradientTopK else model
+    assert torch.equal(traced(x), model(x))
 
 
 def test_fx_looks_into_a_model_that_was_reverted():

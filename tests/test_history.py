@@ -69,3 +69,19 @@ def test_another_models_state_is_refused():
     other[4].set_rule(TopK(0.4))
     with pytest.raises(ValueError, match="'4' and the state differ in pick='random'"):
         load_history_state(other, state)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5)), (2, 3, 5, 5)),
+        (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5)), (2, 4)),
+        (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5), history="position"), (2, 4, 5, 5)),
+        (Linear(3, 4, rule=TopK(0.5, decay=0.5)), (2, 3)),
+        (Linear(3, 4, rule=TopK(0.5, decay=0.5)), (2, 4, 1, 1)),
+    ],
+)
+def test_a_run_grad_of_another_layer_is_refused(layer, shape):
+    with pytest.raises(ValueError, match=rf"layer '' takes a run_grad of .* got \({shape[0]}, "):
+        load_history_state(layer, {"": {"run_grad": torch.ones(shape), "generator": None}})
+    assert layer.run_grad is None

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from meprop import Conv2d, GradientTopK, Linear, TopK, select, watch
 
@@ -83,3 +84,17 @@ def test_frozen_weights_and_errors_inside():
     assert seen[""].weight is None
     layer(torch.rand(1, 1, 2, 2)).sum().backward()
     assert seen[""]._before.entries == 4
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, Linear])
+def test_a_weight_that_is_computed_in_each_pass(kind):
+    class Doubled(nn.Module):
+        def forward(self, weight):
+            return 2 * weight
+
+    layer = kind(3, 4)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    with watch(layer) as seen:
+        layer(torch.tensor([[1.0, 0.0, 2.0]])).backward(torch.tensor([[1.0, 0.0, 0.0, 3.0]]))
+    assert seen[""].weight == 4 / 12
+    assert not layer.parametrizations.weight._forward_hooks
