@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meprop import TopK
 from meprop.study.config import Config
-from meprop.study.seeding import build
+from meprop.study.training import build
 
 K05 = {"ratio": 0.05}
 
@@ -99,7 +99,7 @@ def test_all_images_are_all_images():
         ("sparse_layer", "did you mean 'sparse_layers'?"),
         ("Seed", "did you mean 'seed'?"),
         ("zzz", "known: dataset, train_size"),
-        (3, "known: dataset"),
+        ("3", "known: dataset"),
     ],
 )
 def test_unknown_keys(key, hint):
@@ -117,8 +117,8 @@ def test_an_unknown_keyword_gets_the_nearest_too():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dataset": "mnst"}, "dataset must be one of 'mnist', 'digits', got 'mnst'; did you mean"),
-        ({"train_size": 0}, "train_size must be at least 1, got 0"),
+        ({"dataset": "mnst"}, "dataset must be 'mnist' or 'digits', got 'mnst'; did you mean"),
+        ({"train_size": 0}, "train_size must be in [1, 1000000000], got 0"),
         ({"train_size": 9}, "train_size must be between batch_size (10) and the 55000"),
         ({"train_size": 55_001}, "between batch_size (10) and the 55000 training images of mnist"),
         ({"train_size": 1_201, "dataset": "digits"}, "1200 training images of digits, got 1201"),
@@ -134,18 +134,18 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({"ratio": True}, "ratio must be a number, got True"),
         ({**K05, "decay": 1}, "decay must be in [0, 1), got 1"),
         ({**K05, "decay": -0.1}, "decay must be in [0, 1), got -0.1"),
-        ({**K05, "scope": "maps"}, "scope must be one of"),
+        ({**K05, "scope": "maps"}, "scope must be 'map', 'sample'"),
         ({**K05, "scope": "unified"}, "scope='unified' exists for fully connected layers only"),
-        ({**K05, "pick": "largest"}, "pick must be one of 'top', 'random', got 'largest'"),
+        ({**K05, "pick": "largest"}, "pick must be 'top' or 'random', got 'largest'"),
         ({**K05, "pick": "random", "decay": 0.6}, "decay=0.6 has no effect with pick='random'"),
-        ({**K05, "bias": None}, "bias must be one of 'full', 'sparse', got None"),
-        ({**K05, "sparse_layers": "conv1"}, "sparse_layers must be a list of layers, got 'conv1'"),
+        ({**K05, "bias": None}, "bias must be 'full' or 'sparse', got None"),
+        ({**K05, "sparse_layers": "conv1"}, "sparse_layers must be a list, got 'conv1'"),
         ({**K05, "sparse_layers": []}, "sparse_layers is empty"),
         ({**K05, "sparse_layers": ["conv1", "conv1"]}, "sparse_layers names a layer twice"),
-        ({**K05, "sparse_layers": ["conv3"]}, "each of sparse_layers must be one of 'conv1'"),
-        ({**K05, "history": "past"}, "history must be one of 'slot', 'position', got 'past'"),
+        ({**K05, "sparse_layers": ["conv3"]}, "each of sparse_layers must be 'conv1', 'conv2'"),
+        ({**K05, "history": "past"}, "history must be 'slot' or 'position', got 'past'"),
         ({**K05, "history": "position"}, "history='position' needs a decay greater than 0"),
-        ({**K05, "select_at": "relu"}, "select_at must be one of 'conv', 'bn', got 'relu'"),
+        ({**K05, "select_at": "relu"}, "select_at must be 'conv' or 'bn', got 'relu'"),
         ({**K05, "select_at": "bn"}, "select_at='bn' needs batch_norm=True"),
         (
             {**K05, "select_at": "bn", "batch_norm": True, "bias": "sparse"},
@@ -155,18 +155,19 @@ def test_an_unknown_keyword_gets_the_nearest_too():
             {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
             "'fc2' in sparse_layers has no BN above it",
         ),
-        ({"activation": "Relu"}, "activation must be one of 'relu'"),
+        ({"activation": "Relu"}, "activation must be 'relu', 'sigmoid' or"),
         ({"dropout": 1}, "dropout must be in [0, 1), got 1"),
-        ({"backend": "spars"}, "backend must be one of 'auto', 'sparse', 'masked', got 'spars'"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"backend": "spars"}, "backend must be 'auto', 'sparse' or 'masked', got 'spars'"),
+        ({"epochs": 0}, "epochs must be in [1, 1000000000], got 0"),
         ({"epochs": True}, "epochs must be a whole number, got True"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"lr": 0}, "lr must be greater than 0 and finite, got 0"),
-        ({"lr": float("inf")}, "lr must be greater than 0 and finite, got inf"),
+        ({"batch_size": 0}, "batch_size must be in [1, 1000000000], got 0"),
+        ({"lr": 0}, "lr must be greater than 0, got 0"),
+        ({"lr": float("inf")}, "lr must be a finite number, got inf"),
         ({"lr": "1e-3"}, "lr must be a number, got '1e-3'; in YAML write 0.001"),
-        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": -1}, "seed must be in [0, 1000000000], got -1"),
         ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"threads": 0}, "threads must be in [1, 1024], got 0"),
+        ({"threads": 100_000}, "threads must be in [1, 1024], got 100000"),
         ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
         ({"scope": "layer"}, "scope='layer' has no effect without a ratio"),
         ({"sparse_layers": ["conv1"]}, "sparse_layers=('conv1',) has no effect without a ratio"),
@@ -175,6 +176,13 @@ def test_an_unknown_keyword_gets_the_nearest_too():
 def test_bad_values_are_named(values, message):
     with pytest.raises(ValueError, match=f"^Config: .*{re.escape(message)}"):
         Config.from_dict(values)
+
+
+@pytest.mark.parametrize("name", ["ratio", "decay", "lr", "seed", "epochs", "train_size"])
+def test_numbers_of_400_digits_are_refused_in_a_short_sentence(name):
+    with pytest.raises(ValueError, match=rf"^Config: {name} must be .*, got 1000") as error:
+        Config(**{"ratio": 0.05, name: 10**400})
+    assert len(str(error.value)) < 200
 
 
 @pytest.mark.parametrize(

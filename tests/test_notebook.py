@@ -17,8 +17,7 @@ from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.experiments import load
 from meprop.study.labels import describe, outcome, provenance_table, run_title, shares_table
-from meprop.study.notebook import checked, keep, obtain
-from meprop.study.parameters import ParameterError
+from meprop.study.notebook import Number, ParameterError, check, checked, keep, obtain
 from meprop.study.training import train
 
 TRAIN = nbformat.read(Path(__file__).resolve().parents[1] / "notebooks/train.ipynb", 4)
@@ -82,6 +81,62 @@ def test_a_wrong_parameter_is_one_sentence(given, sentence):
         checked({"dataset": "digits"} | given)
     assert str(error.value) == sentence
     assert error.value._render_traceback_() == [sentence]
+
+
+ALLOWED = {
+    "table": (2, 3),
+    "quick": (True, False),
+    "study": ("ratio", "decay"),
+    "results": notebook.ROOT,
+}
+ALLOWED |= {"ratio": Number(0, 1, above=True), "steps": Number(1, 10, whole=True)}
+GIVEN = {
+    "table": 2,
+    "quick": True,
+    "study": "ratio",
+    "results": "notebooks",
+    "ratio": 1,
+    "steps": 3,
+}
+
+
+def test_parameters_that_are_allowed():
+    check(GIVEN | {"_i1": "", "In": [""], "check": check}, **ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"table": 4}, "table must be 2 or 3, got 4"),
+        ({"table": "2"}, "table must be 2 or 3, got '2'; did you mean 2?"),
+        ({"table": [2]}, "table must be 2 or 3, got [2]"),
+        ({"quick": 1}, "quick must be True or False, got 1"),
+        ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
+        (
+            {"study": "ration"},
+            "study must be 'ratio' or 'decay', got 'ration'; did you mean 'ratio'?",
+        ),
+        ({"results": 3}, "results must be text, got 3"),
+        ({"results": "Makefile"}, "results must be a folder, got 'Makefile'"),
+        ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
+        ({"ratio": 0}, "ratio must be in (0, 1], got 0"),
+        ({"ratio": "5%"}, "ratio must be a number, got '5%'"),
+        ({"ratio": float("nan")}, "ratio must be in (0, 1], got nan"),
+        ({"ratio": True}, "ratio must be a number, got True"),
+        ({"steps": 11}, "steps must be in [1, 10], got 11"),
+        ({"steps": 2.0}, "steps must be a whole number, got 2.0"),
+        ({"tabel": 2}, "unknown parameter 'tabel'; did you mean 'table'?"),
+    ],
+)
+def test_a_parameter_that_is_not_allowed(given, sentence):
+    with pytest.raises(ParameterError) as error:
+        check(GIVEN | given, **ALLOWED)
+    assert str(error.value) == sentence
+
+
+def test_a_parameter_that_is_not_set():
+    with pytest.raises(ParameterError, match=r"^the parameter 'table' is missing$"):
+        check({}, table=(2, 3))
 
 
 def test_what_a_notebook_holds_anyway_is_no_parameter():

@@ -25,16 +25,16 @@ PAGES = {page.path.as_posix(): page for page in pages()}
 NOTEBOOKS = [name for name, page in PAGES.items() if page.path == page.notebook]
 
 WRONG = {
-    "01-method": ({"ratio": 5}, "ratio must be a number in (0, 1], got 5; did you mean 0.05?"),
-    "02-sparsity": ({"activation": "tanh"}, "activation must be relu or sigmoid, got 'tanh'"),
+    "01-method": ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
+    "02-sparsity": ({"activation": "tanh"}, "activation must be 'relu' or 'sigmoid', got 'tanh'"),
     "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
     "04-ablations": ({"study": "foo"}, "study must be "),
     "05-speed": ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
-    "06-claims": ({"margin": 0}, "margin must be a number in (0, 5], got 0"),
-    "07-quick": ({"dataset": "cifar"}, "dataset must be mnist or digits, got 'cifar'"),
+    "06-claims": ({"margin": 0}, "margin must be in (0, 5], got 0"),
+    "07-quick": ({"dataset": "cifar"}, "dataset must be 'mnist' or 'digits', got 'cifar'"),
     "08-your-model": (
         {"model": "resnet81"},
-        "model must be resnet18, own or package.module:factory, got 'resnet81'",
+        "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'",
     ),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }

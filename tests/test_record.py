@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from meprop.study.config import Config
+from meprop.study.config import Config, digest
+from meprop.study.experiments import ROOT
 from meprop.study.record import (
     Record,
     RecordError,
@@ -125,6 +126,17 @@ def test_an_edited_record_is_refused(tmp_path, edit):
         Record.load(path)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "results").rglob("*.json")), ids=lambda p: p.stem)
+def test_a_committed_record_keeps_its_digest_and_its_configuration(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    claimed = content.pop("digest")
+    assert digest(content) == claimed
+    record = Record.load(path)
+    assert record.digest == claimed
+    assert record.config.to_dict() == content["config"]
+    assert record.config.digest[:16] == record.id
+
+
 def test_reformatting_is_no_edit(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(RECORD.to_dict(), sort_keys=True))
@@ -141,8 +153,6 @@ def test_other_files_are_refused(tmp_path, text):
 
 @pytest.mark.parametrize("change", [{"config": {"ratoi": 1}}, {"config": {"epochs": 0}}])
 def test_a_configuration_that_is_none_is_refused(tmp_path, change):
-    from meprop.study.config import digest
-
     content = {k: v for k, v in RECORD.to_dict().items() if k != "digest"} | change
     (tmp_path / "r.json").write_text(json.dumps(content | {"digest": digest(content)}))
     with pytest.raises(RecordError, match=r"r\.json: Config: "):

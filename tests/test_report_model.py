@@ -45,8 +45,8 @@ def test_names_and_factories(theirs):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("resnet81", "model must be resnet18, own or package.module:factory, got 'resnet81'"),
-        (18, "model must be resnet18, own or package.module:factory, got 18"),
+        ("resnet81", "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'"),
+        (18, "model must be 'resnet18', 'own' or 'package.module:factory', got 18"),
         ("nowhere:build", "model: 'nowhere:build' cannot be imported: No module named 'nowhere'"),
         ("theirs:bild", "model: 'theirs:bild' cannot be imported: "),
         (":build", "model: ':build' cannot be imported: "),

@@ -11,14 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from meprop import watch
 from meprop.study import training
 from meprop.study.checkpoint import CheckpointError
 from meprop.study.config import Config
 from meprop.study.data import Part, Splits, load_data
-from meprop.study.measuring import Measured
 from meprop.study.record import Record
 from meprop.study.training import _Run, batches, build, conditions, steps, train
 
@@ -265,24 +263,6 @@ def test_densities_of_the_untrained_network(few_digits, activation, low, high):
             F.cross_entropy(output, few_digits.train.labels[batch]).backward()
         found = [seen[layer].before for layer in ("conv1", "conv2", "fc1")]
         assert all(a <= b <= c for a, b, c in zip(low, found, high, strict=True)), found
-
-
-def test_measured_steps_and_their_means():
-    model = nn.Sequential(nn.Linear(4, 1, bias=False))
-    measured = Measured(model, steps=200)
-    assert measured.every == 100
-    assert Measured(model, steps=5500).every == 275
-    for number in range(1, 201):
-        inputs = {1: (1, 1, 0, 0), 101: (1, 0, 0, 0)}.get(number, (5, 5, 5, 5))
-        with measured.step(number):
-            model.zero_grad()
-            model(torch.tensor([inputs], dtype=torch.float32)).sum().backward()
-            with torch.no_grad():
-                model[0].weight -= model[0].weight.grad
-    means = measured.means()
-    assert means["changed"] == (2 / 4 + 1 / 4) / 2
-    assert means["layers"]["0"]["weight"] == (2 / 4 + 1 / 4) / 2
-    assert means["layers"]["0"]["norm_kept"] == pytest.approx(1)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

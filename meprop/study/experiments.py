@@ -6,31 +6,28 @@ A mistake in that file is reported with its line, what is wrong and the nearest 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import meprop
-from meprop.study._declarations import ExperimentsError as ExperimentsError
-from meprop.study._declarations import Lined, Loader, Place, nearest
-from meprop.study.config import Config
+from meprop.study.config import DEFAULTS, Config
 from meprop.study.data import DATASETS
-from meprop.study.words import listed
+from meprop.study.settings import Number, Place, SettingError, mistake, nearest, shown
 
 # The checkout this module belongs to. Paths of runs are relative to it, whatever the caller's
 # folder is.
 ROOT = Path(meprop.__file__).resolve().parents[1]
 FILE = "experiments.yml"
 
-_SUITE_KEYS = ("about", "committed", "config", "seeds", "runs", "studies")
-_STUDY_KEYS = ("about", "varies", "runs")
-_STUDY_OPTIONS = ("within",)
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_SEED_AT_END = re.compile(r".*-s\d+")
+
+class ExperimentsError(ValueError):
+    """A mistake in experiments.yml, or a name that it does not have."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +123,17 @@ class Experiments:
         runs = [run for suite in suites for run in self.suites[suite].runs]
         for name in only or ():
             if not any(fnmatchcase(run.name, name) for run in runs):
-                _check_known(f"configuration of {listed(suites)}", name, {run.name for run in runs})
+                _check_known(
+                    f"configuration of {', '.join(suites)}", name, {run.name for run in runs}
+                )
         if only:
             runs = [run for run in runs if any(fnmatchcase(run.name, name) for name in only)]
         declared = sorted({run.seed for run in runs})
         for seed in seeds or ():
             if seed not in declared:
                 raise ExperimentsError(
-                    f"{FILE}: seed {seed} is not declared for these runs, only {listed(declared)}"
+                    f"{FILE}: seed {seed} is not declared for these runs, only "
+                    + ", ".join(map(str, declared))
                 )
         return [run for run in runs if not seeds or run.seed in seeds]
 
@@ -145,8 +145,91 @@ def load(path: str | Path | None = None) -> Experiments:
     ['ablation', 'paper', 'quick']
     """
     path = Path(path) if path is not None else ROOT / FILE
+    lines: dict[Place, int] = {}
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)
+        declared = _Declared.model_validate(_content(path, lines))
+        suites = {name: _suite(name, suite) for name, suite in declared.suites.items()}
+        _check_once(suites)
+    except ValidationError as error:
+        raise _located(path, lines, mistake(error, _known)) from None
+    except SettingError as error:
+        raise _located(path, lines, error) from None
+    return Experiments(suites)
+
+
+# What the file holds
+
+
+def _name(name: str) -> str:
+    """Part of file names and addresses, and never a path."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 80:
+        raise ValueError("a name is small letters, digits and hyphens, at most 80")
+    return name
+
+
+def _run_name(name: str) -> str:
+    if re.fullmatch(r".*-s\d+", _name(name)):
+        raise ValueError("the name of a run has no seed at its end")
+    return name
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"the list {f'{values} names one twice' if values else 'is empty'}")
+    return values
+
+
+_Name = Annotated[str, AfterValidator(_name)]
+_RunName = Annotated[str, AfterValidator(_run_name)]
+_Names = Annotated[list[str], AfterValidator(_distinct)]
+_Seeds = Annotated[list[Annotated[int, Number(0, 10**9)]], AfterValidator(_distinct)]
+_ByPattern = BeforeValidator(lambda seeds: {"*": seeds} if isinstance(seeds, list) else seeds)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Study(_Strict):
+    about: str
+    varies: _Names
+    runs: _Names
+    within: _Names = []
+
+
+class _Suite(_Strict):
+    about: str
+    committed: bool
+    config: dict[str, Any]
+    seeds: Annotated[dict[str, _Seeds], _ByPattern]
+    runs: dict[_RunName, dict[str, Any]] = Field(min_length=1)
+    studies: dict[_Name, _Study] = {}
+
+
+class _Declared(_Strict):
+    suites: dict[_Name, _Suite] = Field(min_length=1)
+
+
+def _known(place: Place) -> Collection[str]:
+    models: dict[int, type[_Strict]] = {0: _Declared, 2: _Suite, 4: _Study}
+    return models[len(place)].model_fields
+
+
+def _located(path: Path, lines: dict[Place, int], error: SettingError) -> ExperimentsError:
+    place = tuple(part for part in error.place if part != "[key]")
+    line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
+    parts = [path.name] if line is None else [path.name, f"line {line}"]
+    kinds = {"suites": "suite", "runs": "run", "studies": "study"}
+    for key, name in zip(place[:4:2], place[1:4:2], strict=False):
+        parts += [f"{kinds[key]} {name!r}"] if key in kinds else []
+    return ExperimentsError(f"{', '.join(parts)}: {error}")
+
+
+def _content(path: Path, lines: dict[Place, int]) -> Any:
+    """What a YAML file holds, and in `lines` where."""
+    try:
+        reader = _Reader(path.read_text(encoding="utf-8"), lines)
+        return reader.plain(reader.get_single_node())
     except FileNotFoundError:
         raise ExperimentsError(
             f"{path}: no such file; the study needs the project's checkout, with meprop installed "
@@ -156,121 +239,136 @@ def load(path: str | Path | None = None) -> Experiments:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ExperimentsError(f"{path.name}{line}: {error.problem or error.context}") from None
-    top = Place(path.name, content)
-    top.check_keys(("suites",), required=("suites",))
-    found = {}
-    for name in top.mapping("suites"):
-        found[str(name)] = _suite(str(name), top.below("suites").below(name, f"suite {name!r}"))
-    experiments = Experiments(found)
-    _check_committed_once(top.below("suites"), experiments)
-    return experiments
+    except (OSError, UnicodeError, yaml.YAMLError, RecursionError) as error:
+        what = " ".join(str(error).split())
+        raise ExperimentsError(f"{path.name}: not readable as YAML in UTF-8 ({what})") from None
 
 
-def _suite(name: str, place: Place) -> Suite:
-    place.check_keys(_SUITE_KEYS, required=("about", "committed", "config", "seeds", "runs"))
-    if not _NAME.fullmatch(name):
-        raise place.fail("a name is small letters, digits and hyphens")
-    committed = place.of("committed", bool, "true or false")
-    shared = place.mapping("config")
-    _check_fields(place.below("config"))
-    declared = place.below("runs")
-    seeds = _seeds(place, [str(run) for run in declared.mapping()])
+class _Reader(yaml.SafeLoader):
+    """YAML to plain values. Refuses a key that is there twice, which the standard loader takes in
+    silence, and more values than anybody writes: aliases of aliases of aliases.
+    """
+
+    MOST = 20_000
+
+    def __init__(self, text: str, lines: dict[Place, int]) -> None:
+        super().__init__(text)
+        self.lines, self.count = lines, 0
+
+    def plain(self, node: yaml.Node | None, place: Place = ()) -> Any:
+        self.count += 1
+        if self.count > self.MOST:
+            raise self.refused(node, f"more than {self.MOST} values, those of aliases included")
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(each, (*place, i)) for i, each in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, place)
+        try:
+            return None if node is None else self.construct_object(node)
+        except ValueError as error:  # a date that is none, or thousands of digits
+            raise self.refused(node, str(error)) from None
+
+    def mapping(self, node: yaml.MappingNode, place: Place) -> dict[Any, Any]:
+        merged: dict[Any, Any] = {}
+        own: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                if not isinstance(value := self.plain(value_node, place), dict):
+                    raise self.refused(value_node, f"<< takes a mapping, got {shown(value)}")
+                merged |= value
+                continue
+            key = self.plain(key_node)
+            if isinstance(key, list | dict) or key in own:
+                what = "is no name" if isinstance(key, list | dict) else "is there twice"
+                raise self.refused(key_node, f"{shown(key)} {what}")
+            own[key] = self.plain(value_node, (*place, key))
+            self.lines[*place, key] = key_node.start_mark.line + 1
+        return merged | own
+
+    def refused(self, node: yaml.Node | None, what: str) -> yaml.MarkedYAMLError:
+        return yaml.MarkedYAMLError(problem=what, problem_mark=node and node.start_mark)
+
+
+# What it means
+
+
+def _suite(name: str, declared: _Suite) -> Suite:
+    place = ("suites", name)
     runs: list[Run] = []
     by_config: dict[Config, str] = {}
-    for run in declared.mapping():
-        here = declared.below(run, f"run {run!r}")
-        if not isinstance(run, str) or not _NAME.fullmatch(run) or _SEED_AT_END.fullmatch(run):
-            raise here.fail("a name is small letters, digits and hyphens, with no seed at its end")
-        _check_fields(here)
+    for run, own in declared.runs.items():
+        here = (*place, "runs", run)
+        given = declared.config | own
         try:
-            config = Config.from_dict(shared | here.mapping())
-            configs = [Config.from_dict(config.to_dict() | {"seed": seed}) for seed in seeds[run]]
-        except (TypeError, ValueError) as error:
-            raise here.fail(str(error)) from None
-        if config in by_config:
-            raise here.fail(f"the same configuration as {by_config[config]!r}: declare it once")
+            if "seed" in given:
+                raise SettingError("seeds belong in the suite's `seeds`", ("seed",))
+            config = Config.from_dict(given)
+        except SettingError as error:
+            shared = not own.keys() & {*error.place} and declared.config.keys() & {*error.place}
+            raise SettingError(
+                str(error), (*place, "config", *error.place) if shared else (*here, *error.place)
+            ) from None
+        if other := by_config.get(config):
+            raise SettingError(f"the same configuration as {other!r}: declare it once", here)
         by_config[config] = run
-        pairs = zip(seeds[run], configs, strict=True)
-        runs += [Run(name, run, seed, config, committed) for seed, config in pairs]
-    studies = _studies(name, place, {run.name: run.config for run in runs})
-    return Suite(name, str(place.value["about"]), committed, tuple(runs), studies)
+        for seed in _seeds((*place, "seeds"), declared, run):
+            runs.append(Run(name, run, seed, replace(config, seed=seed), declared.committed))
+    configs = {run: config for config, run in by_config.items()}
+    studies = [_study(name, each, study, configs) for each, study in declared.studies.items()]
+    used = {run for study in studies for run in study.runs}
+    if studies and (left := configs.keys() - used):
+        raise SettingError(f"run {min(left)!r} is in no study", (*place, "studies"))
+    return Suite(name, declared.about, declared.committed, tuple(runs), tuple(studies))
 
 
-def _check_fields(place: Place) -> None:
-    known = [field.name for field in fields(Config) if field.name != "seed"]
-    for key in place.mapping():
-        if key == "seed":
-            raise place.fail("seeds belong in the suite's `seeds`", key)
-        if key not in known:
-            raise place.fail(f"unknown key {key!r}; {nearest(str(key), known)}", key)
+def _seeds(place: Place, declared: _Suite, run: str) -> list[int]:
+    """Those of the last pattern that fits."""
+    for pattern in declared.seeds:
+        if not any(fnmatchcase(name, pattern) for name in declared.runs):
+            what = f"no run fits {pattern!r}; {nearest(pattern, declared.runs)}"
+            raise SettingError(what, (*place, pattern))
+    fitting = [seeds for pattern, seeds in declared.seeds.items() if fnmatchcase(run, pattern)]
+    if not fitting:
+        raise SettingError(f"no seeds for {run!r}", place)
+    return fitting[-1]
 
 
-def _seeds(place: Place, names: list[str]) -> dict[str, list[int]]:
-    """Each configuration's seeds."""
-    given = place.value["seeds"]
-    patterns: Mapping[Any, Any] = given if isinstance(given, Lined) else {"*": given}
-    found: dict[str, list[int]] = {}
-    here = place.below("seeds") if isinstance(given, Lined) else place
-    for pattern, seeds in patterns.items():
-        key = pattern if isinstance(given, Lined) else "seeds"
-        if not isinstance(seeds, list) or not seeds:
-            raise here.fail(f"seeds must be a list of whole numbers, got {seeds!r}", key)
-        for seed in seeds:
-            if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-                raise here.fail(f"a seed must be a whole number from 0, got {seed!r}", key)
-        if len(set(seeds)) < len(seeds):
-            raise here.fail(f"a seed is there twice: {seeds}", key)
-        fitting = [name for name in names if fnmatchcase(name, str(pattern))]
-        if not fitting:
-            raise here.fail(f"no run fits {pattern!r}; {nearest(str(pattern), names)}", key)
-        found |= dict.fromkeys(fitting, seeds)
-    if left := [name for name in names if name not in found]:
-        raise here.fail(f"no seeds for {left[0]!r}")
-    return found
+def _study(suite: str, name: str, declared: _Study, configs: dict[str, Config]) -> Study:
+    place = ("suites", suite, "studies", name)
+    for key, known, kind in (
+        ("varies", DEFAULTS, "field of Config"),
+        ("runs", configs, "run"),
+        ("within", declared.varies, "field in varies"),
+    ):
+        for each in getattr(declared, key):
+            if each not in known:
+                what = f"no {kind} {each!r}; {nearest(each, known)}"
+                raise SettingError(what, (*place, key))
+    compared = [configs[run] for run in declared.runs]
+    differing = {field for field in DEFAULTS if len({getattr(c, field) for c in compared}) > 1}
+    if differing != set(declared.varies):
+        raise SettingError(
+            f"its runs differ in {', '.join(sorted(differing)) or 'nothing'}, not in "
+            f"{', '.join(sorted(declared.varies))}",
+            (*place, "varies"),
+        )
+    varies, runs, within = map(tuple, (declared.varies, declared.runs, declared.within))
+    return Study(suite, name, declared.about, varies, runs, within)
 
 
-def _studies(suite: str, place: Place, configs: dict[str, Config]) -> tuple[Study, ...]:
-    if "studies" not in place.value:
-        return ()
-    found = []
-    for name in place.mapping("studies"):
-        here = place.below("studies").below(name, f"study {name!r}")
-        here.check_keys(_STUDY_KEYS + _STUDY_OPTIONS, required=_STUDY_KEYS)
-        known = [field.name for field in fields(Config)]
-        varies = here.names("varies", known, "field of Config")
-        runs = here.names("runs", configs, "run")
-        differing = {
-            field
-            for field in known
-            if field != "seed" and len({getattr(configs[run], field) for run in runs}) > 1
-        }
-        if differing != set(varies):
-            raise here.fail(
-                f"its runs differ in {listed(sorted(differing)) or 'nothing'}, not in "
-                f"{listed(sorted(varies))}",
-                "varies",
-            )
-        within = here.names("within", varies, "field in varies") if "within" in here.value else ()
-        found.append(Study(suite, str(name), str(here.value["about"]), varies, runs, within))
-    used = {run for study in found for run in study.runs}
-    if left := [name for name in configs if name not in used]:
-        raise place.below("studies").fail(f"run {left[0]!r} is in no study")
-    return tuple(found)
-
-
-def _check_committed_once(place: Place, experiments: Experiments) -> None:
+def _check_once(suites: dict[str, Suite]) -> None:
     """A paper-scale run costs hours: two suites must not both declare it."""
     seen: dict[Config, Run] = {}
     names: set[str] = set()
-    for run in experiments.runs:
-        if run.committed and (other := seen.setdefault(run.config, run)) is not run:
-            raise place.below(run.suite, f"suite {run.suite!r}").fail(
-                f"run {run.name!r} is {other.id} again: declare it once"
-            )
-    for suite in experiments.suites.values():
+    for suite in suites.values():
+        for run in suite.runs if suite.committed else ():
+            if (other := seen.setdefault(run.config, run)) is not run:
+                what = f"run {run.name!r} is {other.id} again: declare it once"
+                raise SettingError(what, ("suites", suite.name))
         for study in suite.studies:
             if study.name in names:
-                raise place.fail(f"two studies are called {study.name!r}")
+                what = f"two studies are called {study.name!r}"
+                raise SettingError(what, ("suites", suite.name, "studies", study.name))
             names.add(study.name)
 
 

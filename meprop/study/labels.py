@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +10,18 @@ from meprop.study.config import Config
 from meprop.study.data import DATASETS
 from meprop.study.experiments import Run
 from meprop.study.record import Record
-from meprop.study.words import listed
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def listed(words: Iterable[object], last: str = "and") -> str:
+    """Words with commas, and another word before the last.
+
+    >>> listed([0, 1, 2]), listed(["mnist", "digits"], "or"), listed(["conv1"]), listed([])
+    ('0, 1 and 2', 'mnist or digits', 'conv1', '')
+    """
+    *most, end = [str(word) for word in words] or [""]
+    return f"{', '.join(most)} {last} {end}" if most else end
 
 
 def describe(config: Config) -> str:

@@ -1,4 +1,4 @@
-"""What a notebook that trains needs: its parameters checked, the run, and the record kept."""
+"""What a notebook needs: its parameters checked and, if it trains, the run and the record kept."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO
+from types import ModuleType
+from typing import Annotated, Any, TextIO
 
 import psutil  # type: ignore[import-untyped]
+from pydantic import ConfigDict, ValidationError, create_model
 
 from meprop.study.checkpoint import checkpoint_path, discard
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT
-from meprop.study.parameters import ParameterError, given
 from meprop.study.record import Record
+from meprop.study.settings import Folder, OneOf, mistake
+from meprop.study.settings import Number as Number
 from meprop.study.training import train
 
 # Set by the Snakefile: the process that a run belongs to. Killed at once (kill -9), it cannot stop
@@ -32,6 +35,55 @@ OWNER = "MEPROP_OWNER"
 LOG = "MEPROP_LOG"
 # What papermill may set beside the fields of Config.
 FILES = ("record", "checkpoint")
+_IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
+
+
+class ParameterError(ValueError):
+    """A wrong parameter; a notebook shows the sentence alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def given(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are set in a notebook so far: its parameters, while they are all it has."""
+    return {
+        name: value
+        for name, value in namespace.items()
+        if not (name.startswith("_") or name in _IPYTHON)
+        and not (callable(value) or isinstance(value, ModuleType))
+    }
+
+
+def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number | Path) -> None:
+    """Check a notebook's parameters, before anything else is set: `check(globals(), table=(2, 3))`.
+
+    Each is one of some values, a `Number`, or a folder relative to the one given here. Everything
+    that is set counts, so that a misspelt parameter, which papermill would only warn of, is an
+    error.
+
+    >>> check({"table": 4}, table=(2, 3))
+    Traceback (most recent call last):
+    meprop.study.notebook.ParameterError: table must be 2 or 3, got 4
+    >>> check({"tabel": 2}, table=(2, 3))
+    Traceback (most recent call last):
+    meprop.study.notebook.ParameterError: unknown parameter 'tabel'; did you mean 'table'?
+    """
+    kinds: dict[str, Any] = {}
+    for name, choices in allowed.items():
+        if isinstance(choices, Number):
+            kind: Any = Annotated[int if choices.whole else float, choices]
+        elif isinstance(choices, Path):
+            kind = Annotated[str, Folder(choices)]
+        else:
+            kind = Annotated[Any, OneOf(choices)]
+        kinds[name] = (kind, ...)
+    strict = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    model = create_model("Parameters", __config__=strict, **kinds)
+    try:
+        model.model_validate(given(namespace))
+    except ValidationError as error:
+        raise ParameterError(str(mistake(error, lambda _: allowed, "parameter"))) from None
 
 
 def checked(namespace: Mapping[str, Any]) -> Config:
@@ -42,7 +94,7 @@ def checked(namespace: Mapping[str, Any]) -> Config:
 
     >>> checked({"dataset": "digits", "ratoi": 0.05})
     Traceback (most recent call last):
-    meprop.study.parameters.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
+    meprop.study.notebook.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
     """
     values = {name: value for name, value in given(namespace).items() if name not in FILES}
     for name in FILES:

@@ -25,8 +25,7 @@ from meprop.study import checkpoint as checkpoints
 from meprop.study.adam import Adam
 from meprop.study.config import Config
 from meprop.study.data import Part, load_data
-from meprop.study.evaluation import evaluate
-from meprop.study.measuring import Measured
+from meprop.study.measures import Measured, evaluate
 from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
 from meprop.study.record import Record

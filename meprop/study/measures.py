@@ -1,8 +1,12 @@
-"""How well a network does on a part of the data, without gradients."""
+"""What a record says of a network: how well it does, and what became of its gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from statistics import fmean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from meprop import kernels
 from meprop.study.data import Part
 from meprop.study.network import ACTIVATIONS, PaperCNN
+from meprop.watching import watch
 
 BATCH = 200  # larger ones leave the cache
 
@@ -59,3 +64,49 @@ def inference(model: PaperCNN) -> Callable[[Tensor], Tensor]:
         return model.fc2(activate(model.bn3(model.fc1(x))))
 
     return logits
+
+
+NAMES = ("before", "after", "weight", "norm_kept")
+
+
+class Measured:
+    """Densities and the share of changed parameters, in at most 20 steps of an epoch.
+
+    The first step is measured, and every 100th, or twentieth of the epoch if that is more: looking
+    at every gradient and every parameter costs as much as another step or two.
+    """
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        self.model = model
+        self.every = max(100, -(-steps // 20))
+        self.seen: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self.changed: list[float] = []
+
+    @contextlib.contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Wrap a whole step, number 1 and on: forward, backward and update."""
+        if (number - 1) % self.every:
+            yield
+            return
+        before = [parameter.detach().clone() for parameter in self.model.parameters()]
+        with watch(self.model) as seen:
+            yield
+        for layer, shares in seen.items():
+            for name in NAMES:
+                if (value := getattr(shares, name)) is not None:
+                    self.seen[layer][name].append(value)
+        self.changed.append(_share_changed(before, list(self.model.parameters())))
+
+    def means(self) -> dict[str, Any]:
+        """Means over the measured steps."""
+        layers = {
+            layer: {name: fmean(shares[name]) for name in NAMES if shares[name]}
+            for layer, shares in self.seen.items()
+        }
+        return {"layers": layers, "changed": fmean(self.changed)}
+
+
+def _share_changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
+    pairs = zip(before, after, strict=True)
+    changed = sum(int(torch.count_nonzero(old != new.detach())) for old, new in pairs)
+    return changed / sum(tensor.numel() for tensor in before)

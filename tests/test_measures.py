@@ -1,15 +1,15 @@
-"""Against the network itself, as it is trained."""
+"""Scores against the network itself, as it is trained; shares of gradients by hand."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from meprop.study import evaluation
+from meprop.study import measures
 from meprop.study.config import Config
 from meprop.study.data import Part, load_data
-from meprop.study.evaluation import evaluate, inference
-from meprop.study.seeding import build
+from meprop.study.measures import Measured, evaluate, inference
+from meprop.study.training import build
 
 SETTINGS = [
     {},
@@ -52,7 +52,7 @@ def test_it_computes_what_the_network_computes(part, setting, onednn, monkeypatc
 
 def test_loss_and_mistakes(part, monkeypatch):
     model = network(part, dropout=0.5, batch_norm=True)
-    monkeypatch.setattr(evaluation, "BATCH", 7)
+    monkeypatch.setattr(measures, "BATCH", 7)
     loss, wrong, predicted = evaluate(model, part)
     with torch.no_grad():
         output = model.eval()(part.images)
@@ -60,3 +60,21 @@ def test_loss_and_mistakes(part, monkeypatch):
     assert wrong == [i for i in range(40) if output[i].argmax() != part.labels[i]]
     assert len(wrong) > 0
     assert predicted == [int(output[i].argmax()) for i in wrong]
+
+
+def test_measured_steps_and_their_means():
+    model = nn.Sequential(nn.Linear(4, 1, bias=False))
+    measured = Measured(model, steps=200)
+    assert measured.every == 100
+    assert Measured(model, steps=5500).every == 275
+    for number in range(1, 201):
+        inputs = {1: (1, 1, 0, 0), 101: (1, 0, 0, 0)}.get(number, (5, 5, 5, 5))
+        with measured.step(number):
+            model.zero_grad()
+            model(torch.tensor([inputs], dtype=torch.float32)).sum().backward()
+            with torch.no_grad():
+                model[0].weight -= model[0].weight.grad
+    means = measured.means()
+    assert means["changed"] == (2 / 4 + 1 / 4) / 2
+    assert means["layers"]["0"]["weight"] == (2 / 4 + 1 / 4) / 2
+    assert means["layers"]["0"]["norm_kept"] == pytest.approx(1)

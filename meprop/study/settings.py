@@ -1,0 +1,156 @@
+"""Checked settings: a value that is wrong ends in one sentence, with the nearest right one.
+
+pydantic checks the configuration of a run, experiments.yml and the parameters of a notebook;
+`mistake` puts into words what it found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import (
+    no_info_after_validator_function,
+    no_info_plain_validator_function,
+)
+
+Place = tuple[Any, ...]  # the names and indices that lead to a value
+
+
+class SettingError(ValueError):
+    """A wrong setting, in a sentence, and its place."""
+
+    def __init__(self, what: str, place: Place = ()) -> None:
+        super().__init__(what)
+        self.place = place
+
+
+def nearest(word: object, known: Iterable[object]) -> str:
+    """`did you mean 'x'?`, or the list of what is known."""
+    words = [str(name) for name in known]
+    near = get_close_matches(str(word), words, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, its beginning if that is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
+
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_MUST = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of names",
+    "model_type": "a mapping of names",
+}
+
+
+def mistake(
+    error: ValidationError, known: Callable[[Place], Iterable[object]], noun: str = "key"
+) -> SettingError:
+    """What pydantic found first, an unknown name before all else; `known`: the names at a place."""
+    every: list[Any] = error.errors(include_url=False)
+    found = next((each for each in every if each["type"] in _UNKNOWN), every[0])
+    kind, place, value, context = (found.get(key) for key in ("type", "loc", "input", "ctx"))
+    name = place[-1] if place else "this"
+    if kind in _UNKNOWN:
+        return SettingError(f"unknown {noun} {name!r}; {nearest(name, known(place[:-1]))}", place)
+    if kind == "missing":
+        return SettingError(f"the {noun} {name!r} is missing", place[:-1])
+    if kind == "value_error":
+        return SettingError(str(context["error"]), place)
+    must = _MUST.get(kind) or found["msg"].removeprefix("Input should be ")
+    hint = context.get("hint", "") if context else ""
+    if isinstance(value, str) and kind == "float_type" and re.fullmatch(r"\d+e-?\d+", value):
+        hint = f"; in YAML write {float(value)!r}"  # which takes a float without a dot for text
+    if isinstance(name, int):
+        name = f"each of {place[-2]}"
+    return SettingError(f"{name} must be {must}, got {shown(value)}{hint}", place)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of some values, as an annotation of a setting's type."""
+
+    options: Collection[Any]
+
+    def check(self, value: object) -> object:
+        if any(
+            type(value) is type(each) and value == each for each in self.options
+        ):  # True is no 1
+            return value
+        *most, last = map(repr, self.options)
+        by_text = {str(each): each for each in self.options}
+        near = get_close_matches(str(value), by_text, n=1)
+        hint = f"did you mean {by_text[near[0]]!r}?" if near else ""
+        raise _wrong(f"{', '.join(most)} or {last}" if most else last, hint)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return no_info_plain_validator_function(self.check)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder relative to another, as an annotation of a setting's type."""
+
+    base: Path
+
+    def check(self, value: str) -> str:
+        if (self.base / value).is_dir():
+            return value
+        raise _wrong("a folder")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return no_info_after_validator_function(self.check, handler(source))
+
+
+def _wrong(must: str, hint: str = "") -> PydanticCustomError:
+    return PydanticCustomError("wrong", "{must}", {"must": must, "hint": hint and f"; {hint}"})
+
+
+@dataclass(frozen=True)
+class Number:
+    """Numbers from `low` to `high`, both included unless `above` or `below` says otherwise.
+
+    An annotation of a setting's type; in a notebook (see `notebook.check`) `whole` tells it too.
+
+    >>> 0.05 in Number(0, 1, above=True), str(Number(0, 1, above=True))
+    (True, 'in (0, 1]')
+    """
+
+    low: float
+    high: float = float("inf")
+    whole: bool = False
+    above: bool = False
+    below: bool = False
+    hint: str = ""  # for who has it wrong
+
+    def __contains__(self, value: float) -> bool:
+        low = value > self.low if self.above else value >= self.low
+        return low and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        if self.high == float("inf"):
+            return f"{'greater than' if self.above else 'at least'} {self.low:g}"
+        return f"in {'[('[self.above]}{self.low:.12g}, {self.high:.12g}{'])'[self.below]}"
+
+    def check(self, value: float) -> float:
+        if value in self:
+            return value
+        percent = self.high == 1 and value / 100 in self
+        raise _wrong(str(self), f"did you mean {value / 100:g}?" if percent else self.hint)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return no_info_after_validator_function(self.check, handler(source))
