@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from meprop import revert
-from meprop.study import PaperCNN, load_data
+from meprop.study import Config, PaperCNN, load_data
+from meprop.study.training import batches, build, conditions, steps
 
 GRADIENTS = ("full", "natural")
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -99,21 +101,16 @@ class Paper(NamedTuple):
 def paper(batch_norm: bool) -> Paper:
     """Train PaperCNN on the embedded digits for 30 steps.
 
-    By then conv2's density has come down from 20% and stays: between 3% and 8%, by the seed, on
-    these images. This seed gives 3 to 4%, as the paper reports it for MNIST.
+    By then conv2's density has come down from 20% and stays: between 3% and 6%, by the seed, on
+    these images. This seed gives 4%, near the 3% that the paper reports for MNIST.
     """
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.manual_seed(5)
-        model = PaperCNN(batch_norm=batch_norm, backend="masked")
-        data = load_data("digits").train
-        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(5))
-        batches = [data[i] for i in order.split(10)]
-        optimizer = torch.optim.Adam(model.parameters(), fused=True)
-        for images, labels in batches[:30]:
-            optimizer.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-    return Paper(model.state_dict(), batches[30:])
+    config = Config(dataset="digits", batch_norm=batch_norm, seed=2)
+    data = load_data(config.dataset).train
+    with conditions(config), torch.enable_grad():
+        model = build(config)
+        for _ in islice(steps(config, model, data), 30):
+            pass
+    return Paper(model.state_dict(), [data[i] for i in batches(config, len(data), epoch=1)][30:])
 
 
 def _of_the_paper(layer: Layer, gradient: str) -> Incoming:
