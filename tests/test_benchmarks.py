@@ -5,6 +5,7 @@ import gc
 import importlib
 import json
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -25,6 +26,7 @@ from benchmarks.clock import WARM_UP, Contender, Timing, measure
 from benchmarks.results import Row, cores, load, quartiles, rows_of
 from meprop import TopK, convert, revert, select
 from meprop.study import PaperCNN
+from meprop.study.pages import Page, execute
 
 MODULES = ["case", "clock", "gradients", "layers", "networks", "results", "suite"]
 
@@ -359,6 +361,30 @@ def test_of_a_case_the_last_file_counts(tmp_path):
         "layer/x": False, "step/y": True, "layer/z": True
     }  # fmt: skip
     assert not rows["autograd"].unstack()["kernel"].any()
+
+
+@pytest.mark.parametrize(("exact", "said"), [(1.9, None), (1.0, "nearly everything is free")])
+def test_the_page_shows_what_was_measured(exact, said, tmp_path):
+    """With another speed of the exact step, another share is free, or the sentence is named."""
+    speeds = {"exact": exact, "meprop": 2.0}
+    for path in Path(benchmarks.__file__).parent.glob("*/bench.json"):
+        content = json.loads(path.read_text("utf-8"))
+        for row in content["rows"]:
+            if row["case"] == "step/PaperCNN/1-thread" and row["contender"] in speeds:
+                row["speedup"]["dense"]["median"] = speeds[row["contender"]]
+        (tmp_path / path.parent.name).mkdir()
+        (tmp_path / path.parent.name / "bench.json").write_text(json.dumps(content))
+    notebook, target = Path("notebooks/05-speed.ipynb"), tmp_path / "speed.ipynb"
+    page = Page(notebook, notebook, {"results": str(tmp_path)})
+    if said is not None:
+        with pytest.raises(Exception, match=said):
+            execute(page, target)
+    else:
+        execute(page, target)
+        # (1 - 1 / 1.9) / (1 - 1 / 2)
+        assert re.search(
+            r"step of PaperCNN *\| *1.90 \| *2.00 \| *95 \|", target.read_text("utf-8")
+        )
 
 
 # The command

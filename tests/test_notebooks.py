@@ -29,7 +29,7 @@ WRONG = {
     "02-sparsity": ({"activation": "tanh"}, "activation must be 'relu' or 'sigmoid', got 'tanh'"),
     "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
     "04-ablations": ({"study": "foo"}, "study must be "),
-    "05-speed": ({"quick": "yes"}, "quick must be True or False, got 'yes'"),
+    "05-speed": ({"ratio": 5}, "ratio must be 0.005, 0.01, 0.05, 0.1 or 0.25, got 5"),
     "06-claims": ({"margin": 0}, "margin must be in (0, 5], got 0"),
     "07-quick": ({"dataset": "cifar"}, "dataset must be 'mnist' or 'digits', got 'cifar'"),
     "08-your-model": (

@@ -18,7 +18,7 @@ OTHERWISE = {
     },
     "03-tables": {"table": 3},
     "04-ablations": {"study": "scope"},
-    "05-speed": {"quick": False},
+    "05-speed": {"ratio": 0.01},
     "06-claims": {"margin": 0.2, "alpha": 0.1},
     "07-quick": {"dataset": "mnist"},
     "08-your-model": {"model": "own", "ratio": 0.1},

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meprop.bench.results import Row
 from meprop.study.paper import paper
 from meprop.study.report.epochs import mean_norm_kept
 from meprop.study.report.results import gather, tests
-from meprop.study.report.speed import committed, counting, files
+from meprop.study.report.speed import Row, committed, counting, files
 from meprop.study.report.statistics import Interval, paired
 from meprop.study.report.wording import points
 
