@@ -26,16 +26,17 @@ NOTEBOOKS = [name for name, page in PAGES.items() if page.path == page.notebook]
 
 WRONG = {
     "01-method": ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
-    "02-sparsity": ({"activation": "tanh"}, "activation must be 'relu' or 'sigmoid', got 'tanh'"),
+    "02-sparsity": ({"steps": 0}, "steps must be at least 2, got 0"),
     "03-tables": ({"table": 4}, "table must be 2 or 3, got 4"),
     "04-ablations": ({"study": "foo"}, "study must be "),
     "05-speed": ({"ratio": 5}, "ratio must be 0.005, 0.01, 0.05, 0.1 or 0.25, got 5"),
     "06-claims": ({"margin": 0}, "margin must be in (0, 5], got 0"),
-    "07-quick": ({"dataset": "cifar"}, "dataset must be 'mnist' or 'digits', got 'cifar'"),
+    "07-quick": ({"plain": "nowhere"}, "plain must be a folder, got 'nowhere'"),
     "08-your-model": (
         {"model": "resnet81"},
         "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'",
     ),
+    "11-turnover": ({"decay": 0.5}, "decay must be 0.3, 0.6 or 0.9, got 0.5"),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }
 

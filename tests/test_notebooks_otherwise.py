@@ -9,19 +9,14 @@ from meprop.study.pages import FOLDER, Page, execute
 # For each notebook, what it is executed with to see that its parameters do something.
 OTHERWISE = {
     "01-method": {"ratio": 0.1, "decay": 0.3, "scope": "sample"},
-    "02-sparsity": {
-        "activation": "sigmoid",
-        "steps": 20,
-        "seed": 1,
-        "dataset": "digits",
-        "batch_norm": True,
-    },
+    "02-sparsity": {"steps": 1500},
     "03-tables": {"table": 3},
     "04-ablations": {"study": "scope"},
     "05-speed": {"ratio": 0.01},
     "06-claims": {"margin": 0.2, "alpha": 0.1},
-    "07-quick": {"dataset": "mnist"},
+    "07-quick": {"plain": "results/quick"},
     "08-your-model": {"model": "own", "ratio": 0.1},
+    "11-turnover": {"decay": 0.6},
     "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
 }
 

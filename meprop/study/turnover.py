@@ -1,0 +1,172 @@
+"""How many distinct entries a selection ever chooses, and how fast the chosen set turns over.
+
+    python -m meprop.study.turnover
+
+counts it on MNIST for the decays of the ablation, minutes, and writes measurements/turnover.csv.
+`load_turnover` reads that as one tidy table:
+
+    batch_norm, decay, layer  of which network and layer
+    measure    ever: chosen at least once up to step `at`, of all entries
+               nonzero: of those chosen at step `at`, the ones whose gradient is not zero then
+               kept: of those chosen at steps 100, 200, 300 and 400, the ones chosen `at` steps
+               later too
+    count, of  numbers of entries, and `share`, the one by the other
+
+An entry is a slot of the mini-batch, a feature map and a position. One with nothing in its favour,
+no gradient now or before, is not counted as chosen where the rule takes it to make up k.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from meprop.layers import Selecting
+from meprop.selection import select
+from meprop.study.config import Config
+from meprop.study.data import load_data
+from meprop.study.experiments import ROOT, load
+from meprop.study.provenance import provenance
+from meprop.study.record import RecordError, write_atomically
+from meprop.study.training import build, conditions, steps
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FILE = "measurements/turnover.csv"
+STEPS = 500
+COUNTED = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # when the entries chosen so far are counted
+ANCHORS = (100, 200, 300, 400)  # the sets chosen then are compared with later ones
+LAGS = (1, 2, 5, 10, 20, 50, 100)
+
+
+def load_turnover(path: str | Path = FILE) -> DataFrame:
+    """The counts of a file (relative to the checkout); `attrs` says where they come from.
+
+    >>> load_turnover().attrs["steps"]
+    '500'
+    """
+    import pandas
+
+    first, _, content = (ROOT / path).read_text(encoding="utf-8").partition("\n")
+    if first != f"# digest: {_digest(content)}":
+        raise RecordError(
+            f"{path}: its content does not match its digest: edited by hand, or damaged; restore "
+            "it from version control, or count again: python -m meprop.study.turnover"
+        )
+    table = pandas.read_csv(io.StringIO(content), comment="#")
+    table["share"] = table["count"] / table["of"]
+    comments = [line[2:].split(": ", 1) for line in content.splitlines() if line.startswith("# ")]
+    table.attrs = dict(comments)
+    return table
+
+
+def save(table: DataFrame, origin: dict[str, Any], path: Path) -> None:
+    """Write counts as CSV, under comments that say where they come from."""
+    head = "".join(f"# {name}: {value}\n" for name, value in origin.items())
+    content = head + table.to_csv(index=False, lineterminator="\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, f"# digest: {_digest(content)}\n{content}".encode())
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def measure(config: Config, last: int = STEPS) -> DataFrame:
+    """Train up to some step and count what is chosen at each layer that selects.
+
+    >>> table = measure(Config(dataset="digits", train_size=100, ratio=0.05), last=2)
+    >>> sorted(set(table["measure"]))
+    ['ever', 'nonzero']
+    """
+    import pandas
+
+    model = build(config)
+    chosen = {name: Chosen(model.get_submodule(name)) for name in config.sparse_layers}
+    with conditions(config):
+        for _ in islice(steps(config, model, load_data(config.dataset).train), last):
+            pass
+    rows = [{"layer": name} | row for name, each in chosen.items() for row in each.rows()]
+    table = pandas.DataFrame(rows)
+    table.insert(0, "batch_norm", config.batch_norm)
+    table.insert(1, "decay", config.decay)
+    return table
+
+
+class Chosen:
+    """What a layer chooses, step by step, found by the reference on the gradient it gets."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        assert isinstance(layer, Selecting) and layer.rule is not None
+        self.layer, self.rule, self.step = layer, layer.rule, 0
+        self.run_grad: Tensor | None = None
+        self.ever: Tensor | None = None
+        self.anchors: dict[int, Tensor] = {}  # the set chosen at each, by step
+        self.counts: list[dict[str, Any]] = []
+        self.kept: dict[int, list[int]] = {}  # count and total, by lag
+        layer.register_forward_hook(self._forward)
+
+    def _forward(self, layer: nn.Module, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(self._count)
+
+    def _count(self, grad: Tensor) -> None:
+        self.step += 1
+        per_position = self.layer.history == "position"
+        mask, self.run_grad = select(grad, self.rule, self.run_grad, per_position=per_position)
+        score = grad if self.run_grad is None else self.run_grad.expand_as(grad)
+        chosen = mask & (score != 0)
+        self.ever = chosen if self.ever is None else self.ever | chosen
+        if self.step in COUNTED:
+            useful = int((chosen & (grad != 0)).sum())
+            self.counts.append(_row("ever", self.step, int(self.ever.sum()), grad.numel()))
+            self.counts.append(_row("nonzero", self.step, useful, int(chosen.sum())))
+        for anchor, then in self.anchors.items():
+            if (lag := self.step - anchor) in LAGS:
+                kept = self.kept.setdefault(lag, [0, 0])
+                kept[0] += int((then & chosen).sum())
+                kept[1] += int(then.sum())
+        if self.step in ANCHORS:
+            self.anchors[self.step] = chosen
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The counts so far."""
+        kept = [_row("kept", lag, count, of) for lag, (count, of) in sorted(self.kept.items())]
+        return self.counts + kept
+
+
+def _row(measure: str, at: int, count: int, of: int) -> dict[str, Any]:
+    return {"measure": measure, "at": at, "count": count, "of": of}
+
+
+def main() -> None:
+    """Count for every configuration of the study of the decay, with the first seed."""
+    import pandas
+
+    suite = load().suites["ablation"]
+    (study,) = (study for study in suite.studies if study.name == "decay")
+    configs = {run.name: run.config for run in reversed(suite.runs) if run.name in study.runs}
+    first = configs[study.runs[0]]
+    origin = {
+        "made by": "python -m meprop.study.turnover",
+        "data": f"the first {first.train_size:,} training images of {first.dataset.upper()}",
+        "ratio": f"{first.ratio:g}",
+        "steps": str(STEPS),
+        "seed": str(first.seed),
+    } | provenance(first.threads)  # now: somebody may commit while it runs
+    tables = []
+    for name in study.runs:
+        print(name)
+        tables.append(measure(configs[name]))
+    save(pandas.concat(tables), origin, ROOT / FILE)
+    print(f"{FILE} is written.")
+
+
+if __name__ == "__main__":
+    main()
