@@ -1,0 +1,102 @@
+"""Notebooks 03, 04 and 06 on records whose truth is known."""
+
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from synthetic import record
+
+from meprop.study.experiments import load
+
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+def write(folder, score):
+    """A record for every committed run, whose accuracy is `score(run)` and a little noise."""
+    rng = np.random.default_rng(0)
+    for run in load().runs:
+        if run.committed and (its := score(run)) is not None:
+            test, dev = np.round(rng.normal([its, 99.2], [0.02, 0.1]), 2)
+            made = record(run, float(test), float(dev))
+            made.save(folder / run.suite / f"{run.name}-s{run.seed}.json")
+
+
+def execute(name, until=None, **parameters):
+    """The variables after a notebook's cells, up to the one named `until`."""
+    space = {}
+    for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells:
+        tags = cell.metadata.get("tags", ())
+        if cell.cell_type == "code" and "injected-parameters" not in tags:
+            exec(cell.source, space)
+            space |= parameters if "parameters" in tags else {}
+        if cell.id == until:
+            break
+    return space
+
+
+@pytest.fixture(scope="module")
+def worse(tmp_path_factory):
+    """In Table 2, 5% is worse by half a point; in Table 3 everything is equal."""
+    folder = tmp_path_factory.mktemp("worse")
+    write(folder, lambda run: 98.5 if run.name.startswith("table2-k05") else 99.0)
+    return folder
+
+
+def verdicts(folder):
+    return execute("06-claims", "verdicts", results=str(folder))["judged"].verdict
+
+
+def test_the_ledger_finds_what_is_true(worse):
+    found = verdicts(worse)
+    assert found["suffices"] == "not supported"
+    assert found["suffices-bn"] == "supported"
+    assert found["others-suffice"] == "supported"
+    assert found["beats-baseline"] == "not supported"
+    assert found["bn-sparse-beats-full"] == "not supported"  # equal: no advantage that matters
+    assert found["decay-helps"] == "not supported"
+
+
+def test_no_verdict_before_the_declared_seeds_are_there(worse, tmp_path):
+    late = ("table2-k05-d0", 4)
+    write(tmp_path, lambda run: None if (run.name, run.seed) == late else 99.0)
+    found = verdicts(tmp_path)
+    assert found["suffices"] == "waiting for seeds" and found["suffices-bn"] == "supported"
+
+
+def test_an_advantage_is_found(tmp_path):
+    write(tmp_path, lambda run: 99.3 if run.name.startswith("table3-k05") else 99.0)
+    found = verdicts(tmp_path)
+    assert found["bn-sparse-beats-full"] == "supported" == found["suffices-bn"]
+
+
+def test_a_table_has_the_difference_that_was_put_in(worse):
+    space = execute("03-tables", "model", results=str(worse))
+    found = space["difference"].loc["table2-k05-d0"]
+    assert found.estimate == pytest.approx(-0.5, abs=0.05) and found.high < -0.4
+    assert space["difference"].loc["table2-k10-d0"].estimate == pytest.approx(0, abs=0.05)
+
+
+def test_an_ablation_is_compared_with_its_reference(tmp_path):
+    write(tmp_path, lambda run: 98.0 if run.name == "scope-mixed" else 99.0)
+    space = execute("04-ablations", "verdict", study="scope", results=str(tmp_path))
+    assert set(space["reference"].values()) == {"ratio-k05"}
+    assert space["difference"].verdict.to_dict() == {
+        "scope-sample": "not told apart",
+        "scope-layer": "not told apart",
+        "scope-mixed": "worse",
+    }
+
+
+def test_a_record_that_contradicts_a_sentence_stops_its_page(tmp_path):
+    write(tmp_path, lambda run: 98.0 if run.name == "scope-mixed" else 99.0)
+    with pytest.raises(AssertionError, match=r"findings.yml: look at 'answer' of ablation-scope"):
+        execute("04-ablations", study="scope", results=str(tmp_path))
+
+
+def test_every_declared_study_has_an_answer():
+    from meprop.study.findings import finding
+
+    for study in load().studies:
+        with pytest.raises(AssertionError, match="which was written for"):
+            finding(f"ablation-{study}", "answer", {"no such run": "worse"})
