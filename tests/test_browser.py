@@ -368,41 +368,123 @@ def test_screenshots(site, browser, name):
         assert path.stat().st_size > 5_000
 
 
-@pytest.mark.skipif(METHOD not in PAGES, reason="the Method page is not there yet")
-def test_explorer_selects_as_the_module_does(site, browser):
+@pytest.fixture
+def method_page(site, browser):
     page, log = open_page(browser, (site / f"{METHOD}.html").as_uri())
     page.wait_for_selector("#meprop-explorer canvas")
-    _, gradients = load(site / "_static" / "explorer-data.js")
-    state = """() => {
-        const {kept, ...rest} = document.getElementById("meprop-explorer").state;
-        return {...rest, kept: kept.join('')};
-    }"""
-    seen = set()
+    yield page
+    assert page.url.partition("#")[0].endswith("01-method.html") and not log.errors
+    page.context.close()
 
-    def compare():
-        shown = page.evaluate(state)
-        grad = gradients[shown["layer"]]
-        kept, _ = select(grad, TopK(shown["ratio"], scope=shown["scope"]))
-        assert shown["kept"] == "".join(map(str, kept.flatten().int().tolist()))
-        norm = float(grad[kept].double().norm() / grad.double().norm())
-        assert shown["norm"] == pytest.approx(norm)
-        share = [f"{100 * each:.3g}%" for each in kept.double().mean(dim=(0, 2, 3)).tolist()]
-        assert [it.inner_text() for it in page.query_selector_all(".explorer-share")] == share
-        seen.add((shown["layer"], shown["scope"], shown["ratio"]))
 
-    compare()
-    for layer in gradients:
+@pytest.fixture(scope="module")
+def recorded(site):
+    return load(site / "_static" / "explorer-data.js")
+
+
+def check_explorer(page, recorded):
+    """Compare what the explorer shows with `select`; returns its settings."""
+    content, gradients = recorded
+    shown = page.evaluate(
+        """() => {
+            const {kept, ...rest} = document.getElementById("meprop-explorer").state;
+            return {...rest, kept: kept.join('')};
+        }"""
+    )
+    rule = TopK(shown["ratio"], shown["decay"], shown["scope"])
+    history = None
+    for grad in gradients[shown["layer"]][: shown["step"] + 1]:
+        mask, history = select(grad, rule, history)
+    assert shown["kept"] == "".join(map(str, mask.flatten().int().tolist()))
+    passed = grad * mask
+    assert shown["norm"] == pytest.approx(float(passed.double().norm() / grad.double().norm()))
+    # What was selected while it is zero passes nothing back.
+    assert shown["passed"] == int(passed.count_nonzero())
+    assert shown["perMap"] == (passed != 0).sum((0, 2, 3)).tolist()
+    own = (passed != 0).sum((1, 2, 3)).double()
+    shares = (100 * own / own.sum().clamp(min=1)).tolist()
+    told = [it.inner_text().removesuffix("%") for it in page.query_selector_all(".explorer-share")]
+    assert [float(each) for each in told] == pytest.approx(shares, rel=0.005)  # three digits
+    names = [it.inner_text() for it in page.query_selector_all(".explorer-name")]
+    labels = content["images"]["labels"][shown["step"]]
+    assert all(str(label) in name for label, name in zip(labels, names, strict=True))
+    return tuple(shown[name] for name in ("layer", "scope", "ratio", "decay", "step"))
+
+
+def test_explorer_selects_as_the_module_does(method_page, recorded):
+    page, seen = method_page, set()
+    for layer in recorded[1]:
         page.check(f"#meprop-explorer [value={layer}]")
         for scope in ("map", "sample", "layer", "mixed"):
             page.check(f"#meprop-explorer [value={scope}]")
             for place in (0, 97, 170, 231, 285, 300):  # beyond a quarter, zeros are chosen among
                 page.fill("#explorer-ratio", str(place))
-                compare()
-    # By keyboard alone; the theme would turn the page.
-    page.focus("#explorer-ratio")
-    for key in ("Home", "ArrowRight", "PageUp", "ArrowLeft"):
+                seen.add(check_explorer(page, recorded))
+    assert len(seen) == 2 * 4 * 6
+
+
+def test_explorer_remembers_as_run_grad_does(method_page, recorded):
+    page, seen = method_page, set()
+    for layer, scope in (("conv1", "map"), ("conv2", "mixed")):
+        page.check(f"#meprop-explorer [value={layer}]")
+        page.check(f"#meprop-explorer [value={scope}]")
+        for decay in (30, 60, 95):
+            page.fill("#explorer-decay", str(decay))
+            for step in (1, 2, 5, 8):
+                page.fill("#explorer-step", str(step))
+                seen.add(check_explorer(page, recorded))
+    assert len(seen) == 2 * 3 * 4
+
+
+def test_explorer_by_keyboard(method_page, recorded):
+    """The theme would turn the page."""
+    page, seen = method_page, set()
+    for name in ("ratio", "decay", "step"):
+        page.focus(f"#explorer-{name}")
+        for key in ("Home", "ArrowRight", "PageUp", "ArrowLeft"):
+            page.keyboard.press(key)
+            seen.add(check_explorer(page, recorded))
+    assert len(seen) > 6
+    page.focus("#meprop-explorer canvas >> nth=2")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)
-        compare()
-    assert len(seen) > 2 * 4 * 6
-    assert page.url.endswith("01-method.html") and not log.errors
+    assert "row 2, column 3:" in page.inner_text(".explorer-cell")
+
+
+def test_explorer_tells_the_square_under_the_pointer(method_page, recorded):
+    content, gradients = recorded
+    page = method_page
+    state = page.evaluate(
+        "(({map, step}) => [map, step])(document.getElementById('meprop-explorer').state)"
+    )
+    number = content["layers"][0]["maps"][state[0]]
+    grad = gradients["conv1"][state[1], :, state[0]]
+    sample, row, column = (int(i[0]) for i in (grad == grad.min()).nonzero(as_tuple=True))
+    canvas = page.locator("#meprop-explorer canvas").nth(sample)
+    side = canvas.bounding_box()["width"] / grad.shape[-1]
+    canvas.hover(position={"x": (column + 0.5) * side, "y": (row + 0.5) * side})
+    digit = content["images"]["labels"][state[1]][sample]
+    value = f"\N{MINUS SIGN}{abs(float(grad.min())):.2g}"
+    told = page.inner_text(".explorer-cell")
+    assert told.startswith(
+        f"The {digit}, map {number}, row {row + 1}, column {column + 1}: {value}"
+    )
+    assert "passed back" in told, "it is the largest of its map"
+
+
+def test_explorer_is_set_from_the_text(method_page, recorded):
+    page, seen = method_page, set()
+    links = page.locator("a[data-explorer]")
+    for place in range(links.count()):
+        links.nth(place).click()
+        seen.add(check_explorer(page, recorded))
+    assert ("conv1", "map", 0.05, 0.6, 7) in seen, "the paper's rule"
+    assert len(seen) == links.count() > 3
+
+
+def test_explorers_squares_are_large_enough_on_a_phone(site, browser):
+    page, _ = open_page(browser, (site / f"{METHOD}.html").as_uri(), PHONE)
+    page.wait_for_selector("#meprop-explorer canvas")
+    for canvas in page.query_selector_all("#meprop-explorer canvas"):
+        assert canvas.bounding_box()["width"] / 28 > 4
     page.context.close()
