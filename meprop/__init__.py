@@ -5,7 +5,7 @@
 >>> model = convert(nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU()), TopK(ratio=0.05))
 """
 
-from meprop.conversion import convert, revert
+from meprop.conversion import convert, exact, revert
 from meprop.history import history_state, load_history_state
 from meprop.layers import Conv2d, GradientTopK, Linear
 from meprop.rule import TopK
@@ -21,6 +21,7 @@ __all__ = [
     "Seen",
     "TopK",
     "convert",
+    "exact",
     "history_state",
     "load_history_state",
     "revert",

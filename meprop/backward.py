@@ -60,7 +60,6 @@ def linear(layer: Linear, input: Tensor) -> Tensor:
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
     """The input, with a selective backward pass."""
-    refuse_symbols(input)
     return _apply(_Identity, input, layer)
 
 
@@ -135,19 +134,15 @@ class _Identity(Function):
 
 def top(layer: Selecting, grad: Tensor) -> Tensor:
     """The selected gradient, zero elsewhere; the layer's `run_grad` moves on."""
-    chosen = grad
-    if layer.rule is not None:
+    chosen, rule = grad, layer.rule
+    if rule is not None and not layer.passes_all() and (rule.ratio < 1 or rule.decay > 0):
         # The kernels select the same entries without sorting; `masked` stays the reference.
-        fast = layer.backend == "auto" and layer.rule.ratio < 1 and kernels.supports(grad)
+        fast = layer.backend == "auto" and rule.ratio < 1 and kernels.supports(grad)
         mask, run_grad = (kernels.select if fast else select)(
-            grad,
-            layer.rule,
-            layer.run_grad,
-            layer.generator,
-            per_position=layer.history == "position",
+            grad, rule, layer.past(grad), layer.generator, per_position=layer.history == "position"
         )
-        if run_grad is None or kernels.has_memory(run_grad):
-            layer.run_grad = run_grad  # many gradients at once (is_grads_batched) are no step
+        if run_grad is not None and kernels.has_memory(run_grad):
+            layer.keep(run_grad)  # many gradients at once (is_grads_batched) are no step
         chosen = torch.where(mask, grad, 0)
     _observe(layer, grad, chosen)
     return chosen
@@ -168,7 +163,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         return _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
     chosen = top(ctx.layer, grad)
     summed = _for_bias(ctx.layer, grad, chosen)
-    at_once = wants_bias and summed is chosen
+    at_once = wants_bias and (ctx.layer.rule is None or ctx.layer.rule.bias == "sparse")
     dx, dw, db = torch.ops.aten.convolution_backward(
         chosen, x, weight, [weight.shape[0]] if at_once else None, stride, padding, dilation,
         False, [0, 0], groups, [wants_x, wants_weight, at_once],
@@ -199,7 +194,9 @@ def _goes_sparse(
     padding: tuple[int, int] = (0, 0),
     groups: int = 1,
 ) -> bool:
-    if layer.backend == "masked" or not weight.numel() or not kernels.supports(grad, x, weight):
+    if layer.backend == "masked" or layer.passes_all() or not weight.numel():
+        return False
+    if not kernels.supports(grad, x, weight):
         return False
     return layer.backend == "sparse" or cheaper(
         grad,
@@ -223,18 +220,19 @@ def _sparse(
     **sliding: Any,
 ) -> list[Tensor | None]:
     """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
-    *grads, layer.run_grad, kept = kernel(
+    *grads, run_grad, kept = kernel(
         grad,
         x,
         weight,
         rule=layer.rule,
-        run_grad=layer.run_grad,
+        run_grad=layer.past(grad),
         generator=layer.generator,
         needs=needs,
         per_position=layer.history == "position",
         watched=bool(OBSERVERS) and layer in OBSERVERS,
         **sliding,
     )
+    layer.keep(run_grad)
     _observe(layer, grad, kept)
     return grads
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TypeVar
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -23,50 +25,52 @@ OURS = tuple(ORIGINAL)
 
 def convert(
     model: M,
-    rule: TopK | None,
+    rule: TopK | Mapping[str, TopK | None] | None,
     layers: Collection[type[nn.Module]] | type[nn.Module] = (nn.Conv2d,),
     skip: Collection[str] | str = (),
     backend: str = "auto",
     history: str = "slot",
+    in_eval: str = "select",
 ) -> M:
     """Swap torch's layers of the given types for ours, in place, and return the model.
 
     The modules, their Parameters, names and hooks stay the very same; outputs do not change.
-    `rule=None` gives exact gradients whose backward pass skips zeros. `skip` names modules (with
-    all they contain) that stay as they are: one that is ours already keeps its rule, so `revert`
-    first to leave it out. Other layers that are ours get the new rule. `backend` and `history` are
-    those of `Conv2d`.
+    `rule=None` gives exact gradients whose backward pass skips zeros. Rules can go by patterns of
+    module names (those of `fnmatch`; the last that fits counts):
+    `{"layer1.*": TopK(0.05), "layer4.*": TopK(0.25)}`. There `None` leaves a layer as it is, as if
+    no pattern fitted. `skip` names modules (with all they contain) that stay as they are: one that
+    is ours already keeps its rule, so `revert` first to leave it out. Other layers that are ours
+    get the new rule, and keep their `run_grad` where it has a decay. `backend`, `history` and
+    `in_eval` are those of `Conv2d`.
     Subclasses of torch's layers may compute something else, so they are left alone, with a warning.
-    Wherever a backward pass runs, gradients are selected: in `eval()` too.
+    Wherever a backward pass runs, gradients are selected: in `eval()` too, unless
+    `in_eval="exact"`.
 
     >>> model = convert(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), TopK(0.05))
     >>> type(model[0])
     <class 'meprop.layers.Conv2d'>
     """
-    check_settings("convert", rule, backend, history)
+    for each in rule.values() if isinstance(rule, Mapping) else (rule,):
+        check_settings("convert", each, backend, history, in_eval)
     wanted = _checked_layers(layers)
+    names = names_of(model)
     skipped = _skipped(skip, dict(model.named_modules(remove_duplicate=False)))
-    found, foreign = [], []
-    for name, module in model.named_modules():
-        if module in skipped:
-            continue
-        if isinstance(module, wanted) and "forward" in vars(module):
-            foreign.append(f"{name} (its forward was replaced)")
-        elif type(module) in wanted or ORIGINAL.get(type(module)) in wanted:
-            found.append(module)
-        elif isinstance(module, wanted):
-            foreign.append(f"{name} ({type(module).__name__})")
-    if foreign:
-        warnings.warn(f"convert: left alone: {', '.join(foreign)}", stacklevel=2)
-    if not found:
+    candidates = {m: its for m, its in names.items() if isinstance(m, wanted) and m not in skipped}
+    if not candidates:
         types = ", ".join(layer.__name__ for layer in wanted)
         warnings.warn(f"convert: nothing to convert, the model has no {types}", stacklevel=2)
+    rules = rules_by_name("convert", rule, candidates)
+    foreign = {m: why for m in rules if (why := _foreign(m))}
+    if foreign:
+        left = ", ".join(f"{names[m][0]} ({why})" for m, why in foreign.items())
+        warnings.warn(f"convert: left alone: {left}", stacklevel=2)
+    found = [m for m in rules if m not in foreign]
     for module in found:
         # All before the first swap: half a converted model would train, and differently.
-        check_settings(_ours(module).__name__, rule, backend, history)
+        check_settings(_ours(module).__name__, rules[module], backend, history, in_eval)
     for stream, module in enumerate(found):
         module.__class__ = _ours(module)
-        module.set_rule(rule, backend, history, stream)
+        cast(Selecting, module).set_rule(rules[module], backend, history, in_eval, stream)
     return model
 
 
@@ -81,7 +85,7 @@ def revert(model: M) -> M:
         if type(module) not in ORIGINAL:
             kept += [f"{name} ({type(module).__name__})"] if isinstance(module, OURS) else []
         else:
-            for ours in ("rule", "backend", "history", "generator", "run_grad"):
+            for ours in Selecting.OWN:
                 del vars(module)[ours]
             module.__class__ = ORIGINAL[type(module)]
     if kept:
@@ -91,6 +95,80 @@ def revert(model: M) -> M:
             stacklevel=2,
         )
     return model
+
+
+@contextmanager
+def exact(model: nn.Module) -> Iterator[None]:
+    """Inside, the model's gradients are torch's, and `run_grad` does not move.
+
+    For saliency maps, attacks, gradient penalties, or a look at what selection leaves out. It
+    counts for a backward pass that runs inside, and for one of an output computed inside.
+
+    >>> layer = Conv2d(1, 2, 3, rule=TopK(0.05))
+    >>> with exact(layer):
+    ...     layer(torch.rand(4, 1, 8, 8)).sum().backward()
+    >>> int(torch.count_nonzero(layer.weight.grad))
+    18
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, Selecting)]
+    before = [layer.is_exact for layer in layers]
+    for layer in layers:
+        layer.is_exact = True
+    try:
+        yield
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            if isinstance(layer, Selecting):  # and not reverted meanwhile
+                layer.is_exact = was
+
+
+def names_of(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """The names of every module; a shared one has several."""
+    names: dict[nn.Module, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(module, []).append(name)
+    return names
+
+
+def rules_by_name(owner: str, rule: Any, modules: Mapping[M, list[str]]) -> dict[M, Any]:
+    """What each module gets: the rule, or that of the last pattern which fits one of its names.
+
+    Modules that no pattern fits, or one that says `None`, are left out.
+    """
+    if not isinstance(rule, Mapping):
+        return dict.fromkeys(modules, rule)
+    if not rule:
+        raise ValueError(f"{owner}: there are no patterns, got {rule!r}")
+    fitting = {
+        module: [p for p in rule if any(fnmatchcase(name, p) for name in names)]
+        for module, names in modules.items()
+    }
+    last = {module: patterns[-1] for module, patterns in fitting.items() if patterns}
+    for pattern in rule:
+        if pattern in last.values():
+            continue
+        if any(pattern in patterns for patterns in fitting.values()):
+            hint = "later patterns fit all of its layers; put it behind them"
+        else:
+            every = [name for names in modules.values() for name in names]
+            folders = {
+                name.rsplit(".", n)[0] for name in every for n in range(1, name.count(".") + 1)
+            }
+            near = get_close_matches(pattern, [*every, *(f"{f}.*" for f in sorted(folders))], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {_some(every)}"
+        raise ValueError(f"{owner}: the pattern {pattern!r} has no effect; {hint}")
+    return {module: rule[pattern] for module, pattern in last.items() if rule[pattern] is not None}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if names[3:] else "")
+
+
+def _foreign(module: nn.Module) -> str | None:
+    """Why a module cannot be swapped."""
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    return None if type(module) in (*CONVERTED, *ORIGINAL) else type(module).__name__
 
 
 def _ours(module: nn.Module) -> type[nn.Module]:

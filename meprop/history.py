@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Generator, Tensor, nn
 
 from meprop.layers import Selecting
 
-State = dict[str, dict[str, Tensor | None]]
+State = dict[str, dict[str, Any]]
 
 
 def history_state(model: nn.Module) -> State:
     """Return a copy of every layer's `run_grad` and generator, by the layer's name.
 
-    It holds tensors only, so `torch.load(..., weights_only=True)` reads it back.
+    Where a layer keeps several, of other shapes, they are `earlier`, the one used longest ago
+    first. It holds tensors only, so `torch.load(..., weights_only=True)` reads it back.
 
     >>> from meprop import Conv2d, TopK
     >>> history_state(nn.Sequential(Conv2d(1, 8, 3, rule=TopK(0.05, decay=0.6))))
     {'0': {'run_grad': None, 'generator': None}}
     """
-    return {
-        name: {
-            "run_grad": None if layer.run_grad is None else layer.run_grad.detach().clone(),
+    state: State = {}
+    for name, layer in _selecting(model).items():
+        *earlier, last = [None, *(each.detach().clone() for each in layer.run_grads.values())]
+        state[name] = {
+            "run_grad": last,
             "generator": None if layer.generator is None else layer.generator.get_state(),
         }
-        for name, layer in _selecting(model).items()
-    }
+        if earlier[1:]:
+            state[name]["earlier"] = earlier[1:]
+    return state
 
 
 def load_history_state(model: nn.Module, state: State) -> None:
@@ -43,29 +49,34 @@ def load_history_state(model: nn.Module, state: State) -> None:
             f"the state's are {sorted(state)}"
         )
     for name, layer in layers.items():
-        if state[name].keys() != {"run_grad", "generator"}:
+        if state[name].keys() - {"earlier"} != {"run_grad", "generator"}:
             raise ValueError(
                 f"load_history_state: layer {name!r} needs 'run_grad' and 'generator', got "
                 f"{sorted(state[name])}"
             )
-        _check_shape(name, layer, state[name]["run_grad"])
+        for run_grad in _run_grads(state[name]):
+            _check_shape(name, layer, run_grad)
         if (layer.generator is None) != (state[name]["generator"] is None):
             raise ValueError(
                 f"load_history_state: layer {name!r} and the state differ in pick='random'"
             )
     for name, layer in layers.items():
-        run_grad, generator = state[name]["run_grad"], state[name]["generator"]
         device = next((p.device for p in layer.parameters()), None)
-        layer.run_grad = None if run_grad is None else run_grad.clone().to(device)
-        if generator is not None:
+        layer.run_grad = None
+        for run_grad in _run_grads(state[name]):
+            layer.keep(run_grad.clone().to(device))
+        if layer.generator is not None:
             layer.generator = Generator()
-            layer.generator.set_state(generator)
+            layer.generator.set_state(state[name]["generator"])
 
 
-def _check_shape(name: str, layer: Selecting, run_grad: Tensor | None) -> None:
+def _run_grads(saved: dict[str, Any]) -> list[Tensor]:
+    last = saved["run_grad"]
+    return [*saved.get("earlier", []), *([] if last is None else [last])]
+
+
+def _check_shape(name: str, layer: Selecting, run_grad: Tensor) -> None:
     """Raise a `ValueError` where this can be no `run_grad` of the layer."""
-    if run_grad is None:
-        return
     shape = tuple(run_grad.shape)
     wanted: tuple[str | int, ...] = ("rows", *shape[1:])
     if isinstance(layer, nn.Conv2d):

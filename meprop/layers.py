@@ -15,15 +15,22 @@ from meprop.selection import SCOPES_OF, check_scope
 
 BACKENDS = ("auto", "sparse", "masked")
 HISTORIES = ("slot", "position")
+IN_EVAL = ("select", "exact")
+SHAPES = 4  # of `run_grad` that a layer keeps: two sizes, each with a smaller last mini-batch
 
 
 class Selecting(nn.Module):
     """What the layers share: the rule, its `run_grad`, and the generator of random picks."""
 
+    # No buffers: their shapes follow the mini-batch, and `state_dict` stays torch's.
+    OWN = ("rule", "backend", "history", "in_eval", "generator", "run_grads", "is_exact")
+
     backend: str
     history: str
+    in_eval: str
     generator: Generator | None
-    run_grad: Tensor | None
+    run_grads: dict[tuple[int, ...], Tensor]  # by shape, the latest last
+    is_exact: bool  # inside `meprop.exact`
 
     def __init__(
         self,
@@ -31,54 +38,104 @@ class Selecting(nn.Module):
         rule: TopK | None = None,
         backend: str = "auto",
         history: str = "slot",
+        in_eval: str = "select",
         device: Any = None,
         **kwargs: Any,
     ) -> None:
         if device is not None:  # by its name, for which `torch.nn.utils.skip_init` looks
             kwargs["device"] = device
         super().__init__(*args, **kwargs)
-        self.set_rule(rule, backend, history)
+        self.set_rule(rule, backend, history, in_eval)
 
     @property
     def rule(self) -> TopK | None:
-        """What is selected; setting it is `set_rule` with the same backend and history."""
-        return vars(self)["rule"]
+        """What is selected; setting it is `set_rule`, all else as it is."""
+        return self.__dict__["rule"]
 
     @rule.setter
     def rule(self, rule: TopK | None) -> None:
-        self.set_rule(rule, self.backend, self.history)
+        self.set_rule(rule)
+
+    @property
+    def run_grad(self) -> Tensor | None:
+        """Eq. 15's running mean of magnitudes, of the shape that came last."""
+        return next(reversed(self.run_grads.values()), None)
+
+    @run_grad.setter
+    def run_grad(self, run_grad: Tensor | None) -> None:
+        if run_grad is None:
+            self.run_grads.clear()
+        else:
+            self.keep(run_grad)
+
+    def keep(self, run_grad: Tensor | None) -> None:
+        """Remember it for the next gradient of its shape, and forget the shape used longest ago."""
+        if run_grad is None:
+            return
+        self.run_grads.pop(run_grad.shape, None)
+        self.run_grads[run_grad.shape] = run_grad
+        if len(self.run_grads) > SHAPES:
+            del self.run_grads[next(iter(self.run_grads))]
+
+    def past(self, grad: Tensor) -> Tensor | None:
+        """The `run_grad` of the last gradient of this shape."""
+        slots = grad.shape[0] if self.history == "slot" else 1
+        return self.run_grads.get((slots, *grad.shape[1:])) if self.run_grads else None
 
     def set_rule(
-        self, rule: TopK | None, backend: str = "auto", history: str = "slot", stream: int = 0
+        self,
+        rule: TopK | None,
+        backend: str | None = None,
+        history: str | None = None,
+        in_eval: str | None = None,
+        stream: int = 0,
     ) -> None:
-        """Set the rule and forget the past; layers of one network take different `stream`s."""
-        check_settings(type(self).__name__, rule, backend, history)
-        vars(self)["rule"] = rule
-        self.backend = backend
-        self.history = history
-        self.generator = None
-        if rule is not None and rule.pick == "random":
+        """Set the rule; what else is not given stays as it is.
+
+        So does `run_grad`, unless the new rule has no decay or its `history` is another; and so
+        does the generator of random picks. Layers of one network take different `stream`s of it.
+        """
+        own = vars(self)
+        backend = backend or own.get("backend", "auto")
+        history = history or own.get("history", "slot")
+        in_eval = in_eval or own.get("in_eval", "select")
+        check_settings(type(self).__name__, rule, backend, history, in_eval)
+        run_grads, generator = own.get("run_grads", {}), own.get("generator")
+        if rule is None or rule.decay == 0 or history != own.get("history"):
+            run_grads = {}
+        if rule is None or rule.pick != "random":
+            generator = None
+        elif generator is None:
             # Seeded from the state of torch's generator without drawing from it: networks that
             # differ only in their rule keep the same initialisation and data order.
             fork = Generator()
             fork.set_state(torch.get_rng_state())
             seed = int(torch.randint(2**62, (1,), generator=fork)) + stream
-            self.generator = Generator().manual_seed(seed)
-        # No buffer: its shape follows the mini-batch, and `state_dict` stays torch's.
-        self.run_grad = None
+            generator = Generator().manual_seed(seed)
+        is_exact = own.get("is_exact", False)
+        values = (rule, backend, history, in_eval, generator, run_grads, is_exact)
+        own.update(zip(self.OWN, values, strict=True))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selecting:
         """`.to()` and its like, for `run_grad` too, which stays in float32 at least."""
         super()._apply(fn, recurse)
-        if self.run_grad is not None:
-            moved = fn(self.run_grad)
+        for shape, run_grad in self.run_grads.items():
+            moved = fn(run_grad)
             narrow = moved.is_floating_point() and moved.dtype.itemsize < 4
-            self.run_grad = self.run_grad.to(moved.device) if narrow else moved
+            self.run_grads[shape] = run_grad.to(moved.device) if narrow else moved
         return self
 
-    def _as_torch(self, input: Tensor) -> bool:
+    def passes_all(self) -> bool:
+        """Whether the gradients are torch's: by `meprop.exact`, or by `eval()` where it says so."""
+        return self.is_exact or (self.in_eval == "exact" and not self.training)
+
+    def as_torch(self) -> bool:
+        """Whether the layer runs as torch's own, backward too."""
+        return self.passes_all() or (self.rule is None and self.backend == "masked")
+
+    def _without_us(self, input: Tensor) -> bool:
         """The backward pass is torch's, or there will be none."""
-        if (self.rule is None and self.backend == "masked") or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self.as_torch():
             return True
         refuse_symbols(input)
         return False
@@ -100,6 +157,8 @@ class Conv2d(Selecting, nn.Conv2d):
     kernels whose cost follows the number of selected entries; without a rule they skip zeros),
     `masked` (the reference, any device and dtype) or `auto`; and `history`: `run_grad` has one
     entry per `slot` of the mini-batch (Eq. 15 as it stands) or per `position` of the feature map.
+    It keeps one `run_grad` for each of the last four shapes, so that a smaller last mini-batch
+    finds its own again. `in_eval`: whether `select` or `exact` gradients come in `eval()`.
 
     >>> layer = Conv2d(1, 32, 5, padding=2, rule=TopK(0.05))
     >>> layer(torch.rand(10, 1, 28, 28)).sum().backward()
@@ -107,7 +166,7 @@ class Conv2d(Selecting, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        if self._as_torch(input):
+        if self._without_us(input):
             return super().forward(input)
         if input.dim() == 3:
             return self.forward(input.unsqueeze(0)).squeeze(0)
@@ -126,7 +185,7 @@ class Conv2d(Selecting, nn.Conv2d):
 class Linear(Selecting, nn.Linear):
     """`torch.nn.Linear` whose backward pass uses only the selected entries of its output gradient.
 
-    Takes torch's own arguments; then `rule`, `backend` and `history` as in `Conv2d`.
+    Takes torch's own arguments; then `rule`, `backend`, `history` and `in_eval` as in `Conv2d`.
 
     >>> layer = Linear(784, 1024, rule=TopK(0.05))
     >>> layer(torch.rand(10, 784)).sum().backward()
@@ -134,7 +193,7 @@ class Linear(Selecting, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Same output as torch's layer, bit for bit."""
-        return super().forward(input) if self._as_torch(input) else linear(self, input)
+        return super().forward(input) if self._without_us(input) else linear(self, input)
 
 
 class GradientTopK(Selecting):
@@ -149,22 +208,25 @@ class GradientTopK(Selecting):
     >>> layer(torch.rand(4, 1, 8, 8)).sum().backward()
     """
 
-    def __init__(self, rule: TopK, history: str = "slot") -> None:
+    def __init__(self, rule: TopK, history: str = "slot", in_eval: str = "select") -> None:
         if rule is None:
             raise ValueError("GradientTopK: rule must be a TopK, got None")
-        super().__init__(rule=rule, backend="masked", history=history)
+        super().__init__(rule=rule, backend="masked", history=history, in_eval=in_eval)
 
     def forward(self, input: Tensor) -> Tensor:
         """A copy of the input, which an in-place activation may change."""
-        return topk_gradient(self, input)
+        return input.clone() if self._without_us(input) else topk_gradient(self, input)
 
 
-def check_settings(layer: str, rule: object, backend: object, history: object) -> None:
+def check_settings(
+    layer: str, rule: object, backend: object, history: object, in_eval: object
+) -> None:
     """Raise a `ValueError` that names the value a layer of this kind cannot take."""
     if rule is not None and not isinstance(rule, TopK):
         raise ValueError(f"{layer}: rule must be a TopK or None, got {rule!r}")
     check_choice(layer, "backend", backend, BACKENDS)
     check_choice(layer, "history", history, HISTORIES)
+    check_choice(layer, "in_eval", in_eval, IN_EVAL)
     if rule is not None and layer in SCOPES_OF:
         check_scope(rule, layer)
 

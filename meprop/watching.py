@@ -104,7 +104,7 @@ def watch(model: nn.Module) -> Iterator[dict[str, Seen]]:
 
 def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
     undo: list[Callable[[], None]] = []
-    if isinstance(layer, Selecting) and not _runs_as_torch(layer):
+    if isinstance(layer, Selecting):
         observers = OBSERVERS.setdefault(layer, [])
         observers.append(seen.count)
 
@@ -114,8 +114,7 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
                 OBSERVERS.pop(layer, None)
 
         undo.append(forget)
-    else:
-        undo.append(layer.register_forward_hook(_at_output(seen)).remove)
+    undo.append(layer.register_forward_hook(_at_output(seen)).remove)
     if parametrize.is_parametrized(layer, "weight"):
         # The weight is computed anew in each forward pass.
         computed = layer.get_submodule("parametrizations.weight")
@@ -127,12 +126,10 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
     return undo
 
 
-def _runs_as_torch(layer: Selecting) -> bool:
-    return layer.rule is None and layer.backend == "masked"
-
-
 def _at_output(seen: Seen) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(module, Selecting) and not module.as_torch():
+            return  # its backward pass tells
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda grad: seen.count(grad, grad))
 

@@ -1,10 +1,12 @@
 import copy
+import re
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
-from meprop import Conv2d, Linear, TopK, convert, revert
+from meprop import Conv2d, GradientTopK, Linear, TopK, convert, exact, history_state, revert
 from meprop.study import PaperCNN  # makes torchvision importable
 
 
@@ -76,6 +78,186 @@ def test_converting_again_sets_the_new_rule():
     assert model[0].run_grad is None
 
 
+def test_a_new_ratio_keeps_the_past():
+    x = torch.rand(2, 1, 8, 8)
+    models = [convert(small(), TopK(0.1, decay=0.5)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    for model in models:
+        model(x).sum().backward()
+    past = models[0][0].run_grad.clone()
+    convert(models[0], TopK(0.2, decay=0.5))
+    models[1][0].rule = models[1][2][0].rule = TopK(0.2, decay=0.5)
+    for model in models:
+        assert torch.equal(model[0].run_grad, past)
+        model(x).square().sum().backward()
+        assert not torch.equal(model[0].run_grad, past)
+    assert torch.equal(models[0][0].run_grad, models[1][0].run_grad)
+    convert(models[0], TopK(0.2, decay=0.5), history="position")
+    assert models[0][0].run_grad is None
+
+
+def test_a_new_ratio_keeps_the_generator_of_random_picks():
+    layer = Linear(4, 16, rule=TopK(0.5, pick="random"))
+    generator = layer.generator
+    layer.rule = TopK(0.25, pick="random")
+    assert layer.generator is generator
+    layer.rule = TopK(0.25)
+    assert layer.generator is None
+
+
+def test_what_set_rule_is_not_given_stays():
+    layer = Conv2d(1, 2, 3, backend="masked", history="position", in_eval="exact")
+    layer.set_rule(TopK(0.5))
+    assert (layer.backend, layer.history, layer.in_eval) == ("masked", "position", "exact")
+    layer.set_rule(TopK(0.5), backend="sparse")
+    assert (layer.backend, layer.history, layer.in_eval) == ("sparse", "position", "exact")
+
+
+def test_rules_by_patterns_of_names():
+    model = resnet18()
+    rules = {
+        "*": TopK(0.5), "layer1.*": TopK(0.05), "layer4.*": TopK(0.25), "layer4.1.conv2": None,
+        "conv1": None,
+    }  # fmt: skip
+    convert(model, rules)
+    found = {n: m.rule for n, m in model.named_modules() if isinstance(m, Conv2d)}
+    assert type(model.conv1) is type(model.layer4[1].conv2) is nn.Conv2d
+    assert len(found) == 18
+    expected = {"layer1": 0.05, "layer2": 0.5, "layer3": 0.5, "layer4": 0.25}
+    assert all(rule.ratio == expected[name.split(".")[0]] for name, rule in found.items())
+
+
+def test_a_layer_that_no_pattern_fits_stays_as_it_is():
+    model = convert(small(), TopK(0.1))
+    convert(model, {"2.*": TopK(0.3)})
+    assert [model[0].rule, model[2][0].rule] == [TopK(0.1), TopK(0.3)]
+    convert(model, {"3": TopK(0.4), "0": None}, layers=(nn.Conv2d, nn.Linear), skip="2")
+    assert [model[0].rule, model[3].rule] == [TopK(0.1), TopK(0.4)]
+
+
+def test_a_pattern_fits_any_name_of_a_shared_layer():
+    model = nn.Module()
+    model.a = model.b = nn.Conv2d(1, 4, 3)
+    convert(model, {"b": TopK(0.5)})
+    assert model.a.rule == TopK(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"0": TopK(0.1), "two.*": TopK(0.2)}, "'two.*' has no effect; there are '0', '2.0'"),
+        ({"2.00": TopK(0.2)}, "'2.00' has no effect; did you mean '2.0'?"),
+        ({"2.0": TopK(0.2), "*": TopK(0.1)}, "'2.0' has no effect; later patterns"),
+        ({"3": TopK(0.2)}, "'3' has no effect"),  # a Linear, which was not asked for
+        ({"0": 0.05}, "rule must be a TopK or None, got 0.05"),
+        ({}, "there are no patterns"),
+    ],
+)
+def test_a_pattern_without_effect_is_named_and_changes_nothing(rules, message):
+    model = small()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        convert(model, rules)
+    assert type(model[0]) is type(model[2][0]) is nn.Conv2d
+
+
+def test_a_misspelt_folder_is_recognised():
+    with pytest.raises(ValueError, match=r"'layr1\.\*' has no effect; did you mean 'layer1\.\*'"):
+        convert(resnet18(), {"layr1.*": TopK(0.1)})
+
+
+def gradient(model, x):
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+RULES = (TopK(0.1, decay=0.5), TopK(0.1, pick="random"), None)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("backend", ["auto", "sparse", "masked"])
+def test_inside_exact_gradients_are_torchs_and_the_past_rests(rule, backend):
+    torch.manual_seed(0)
+    x = torch.rand(2, 1, 8, 8)
+    model = convert(small(), rule, (nn.Conv2d, nn.Linear), backend=backend)
+    plain = revert(copy.deepcopy(model))
+    before = gradient(model, x)
+    past = history_state(model)
+    for _ in range(2):
+        with exact(model), exact(model[0]):
+            found = gradient(model, x)
+        assert all(torch.equal(a, b) for a, b in zip(found, gradient(plain, x), strict=True))
+    assert equal_states(past, history_state(model))
+    if rule is not None:
+        assert not torch.equal(before[0], found[0])
+        after = gradient(model, x)
+        assert not torch.equal(after[0], found[0])
+        assert not equal_states(past, history_state(model))
+
+
+def equal_states(one, other):
+    """Whether nothing moved between two calls of `history_state`."""
+    tensors = [[t for saved in state.values() for t in saved.values()] for state in (one, other)]
+    return all(
+        a is b or (a is not None and b is not None and torch.equal(a, b))
+        for a, b in zip(*tensors, strict=True)
+    )
+
+
+@pytest.mark.parametrize("backend", ["auto", "sparse", "masked"])
+def test_exact_counts_where_the_output_is_computed_and_where_its_gradient_is(backend):
+    torch.manual_seed(0)
+    layer = Conv2d(1, 4, 3, rule=TopK(0.1, decay=0.5, bias="sparse"), backend=backend)
+    x = torch.rand(2, 1, 8, 8)
+    expected = gradient(revert(copy.deepcopy(layer)), x)
+    with exact(layer):
+        inside = layer(x)
+    for y in (inside, layer(x)):
+        layer.zero_grad()
+        with exact(layer) if y is not inside else nullcontext():
+            y.square().sum().backward()
+        for parameter, grad in zip(layer.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, grad)
+    assert layer.run_grad is None
+    with exact(layer):  # torch's own layer, so twice is possible
+        x.requires_grad_()
+        (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+        first.sum().backward()
+
+
+def test_exact_ends_with_an_error_and_lets_revert_happen():
+    layer = Conv2d(1, 4, 3, rule=TopK(0.1))
+    with pytest.raises(KeyError), exact(layer):
+        raise KeyError
+    assert not layer.is_exact
+    with exact(layer):
+        revert(layer)
+    assert vars(layer).keys() == vars(nn.Conv2d(1, 4, 3)).keys()
+
+
+def test_the_selection_as_a_layer_can_be_switched_off():
+    model = nn.Sequential(nn.Linear(4, 8), GradientTopK(TopK(0.25)), nn.ReLU(inplace=True))
+    plain = nn.Sequential(model[0], nn.ReLU())
+    x = torch.rand(3, 4)
+    with exact(model):
+        found = gradient(model, x)
+    assert all(torch.equal(a, b) for a, b in zip(found, gradient(plain, x), strict=True))
+
+
+@pytest.mark.parametrize("in_eval", ["select", "exact"])
+def test_a_choice_for_eval(in_eval):
+    x = torch.rand(2, 1, 8, 8)
+    model = convert(small(), TopK(0.1, decay=0.5), in_eval=in_eval)
+    plain = revert(copy.deepcopy(model))
+    for training in (True, False, True):
+        model.train(training)
+        before = history_state(model)
+        same = torch.equal(gradient(model, x)[0], gradient(plain, x)[0])
+        assert same == (in_eval == "exact" and not training)
+        assert equal_states(before, history_state(model)) == same
+    assert type(revert(model)[0]) is nn.Conv2d
+
+
 def test_a_single_layer_is_a_model_too():
     layer = nn.Conv2d(1, 2, 3)
     assert convert(layer, TopK(0.5)) is layer
@@ -129,6 +311,7 @@ def test_nothing_to_convert_is_said():
         ({"rule": TopK(0.1), "skip": ("2.00",)}, "did you mean '2.0'"),
         ({"rule": TopK(0.1), "backend": "fast"}, "backend .* got 'fast'"),
         ({"rule": TopK(0.1), "history": "none"}, "history .* got 'none'"),
+        ({"rule": TopK(0.1), "in_eval": "no"}, "in_eval .* got 'no'"),
         (
             {"rule": TopK(0.1, scope="unified"), "layers": (nn.Linear, nn.Conv2d)},
             "scope 'unified'",

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, select, watch
+from meprop import Conv2d, GradientTopK, Linear, TopK, exact, select, watch
 
 
 def share(values):
@@ -98,3 +98,16 @@ def test_a_weight_that_is_computed_in_each_pass(kind):
         layer(torch.tensor([[1.0, 0.0, 2.0]])).backward(torch.tensor([[1.0, 0.0, 0.0, 3.0]]))
     assert seen[""].weight == 4 / 12
     assert not layer.parametrizations.weight._forward_hooks
+
+
+@pytest.mark.parametrize("backend", ["auto", "sparse", "masked"])
+def test_inside_exact_everything_is_passed_on(backend):
+    layer = Conv2d(1, 2, 3, rule=TopK(0.25), backend=backend)
+    x, upstream = torch.rand(3, 1, 6, 6), torch.randn(3, 2, 4, 4)
+    with watch(layer) as seen:
+        outside = layer(x)
+        with exact(layer):
+            layer(x).backward(upstream)
+            outside.backward(upstream)
+    assert (seen[""].before, seen[""].after) == (1.0, 1.0)
+    assert seen[""]._before.entries == 2 * upstream.numel()
