@@ -5,6 +5,7 @@
 >>> model = convert(nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU()), TopK(ratio=0.05))
 """
 
+from meprop import schedule
 from meprop.conversion import convert, exact, revert
 from meprop.history import history_state, load_history_state
 from meprop.layers import Conv2d, GradientTopK, Linear
@@ -25,6 +26,7 @@ __all__ = [
     "history_state",
     "load_history_state",
     "revert",
+    "schedule",
     "select",
     "watch",
 ]

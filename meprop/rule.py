@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Real
+from typing import TypeGuard
 
 SCOPES = ("map", "sample", "layer", "mixed", "unified")
 PICKS = ("top", "random")
@@ -21,7 +22,14 @@ def check_choice(owner: str, name: str, value: object, allowed: tuple[str, ...])
     raise ValueError(f"{owner}: {name} must be one of {options}, got {value!r}{hint}")
 
 
-def _is_number(value: object) -> bool:
+def check_ratio(owner: str, name: str, value: object) -> None:
+    """Raise a `ValueError` unless it is a share in (0, 1]."""
+    if not is_number(value) or not 0 < value <= 1:
+        hint = f"; did you mean {value / 100:g}?" if is_number(value) and 1 < value <= 100 else ""
+        raise ValueError(f"{owner}: {name} must be in (0, 1], got {value!r}{hint}")
+
+
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
@@ -50,11 +58,8 @@ class TopK:
     bias: str = "full"
 
     def __post_init__(self) -> None:
-        if not _is_number(self.ratio) or not 0 < self.ratio <= 1:
-            percent = _is_number(self.ratio) and 1 < self.ratio <= 100
-            hint = f"; did you mean {self.ratio / 100:g}?" if percent else ""
-            raise ValueError(f"TopK: ratio must be in (0, 1], got {self.ratio!r}{hint}")
-        if not _is_number(self.decay) or not 0 <= self.decay < 1:
+        check_ratio("TopK", "ratio", self.ratio)
+        if not is_number(self.decay) or not 0 <= self.decay < 1:
             raise ValueError(f"TopK: decay must be in [0, 1), got {self.decay!r}")
         for name in ("ratio", "decay"):  # of numpy, or a fraction: plain numbers from here on
             object.__setattr__(self, name, float(getattr(self, name)))
