@@ -28,20 +28,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-quick := notebooks/07-quick.ipynb
-
 .PHONY: book
 book: .venv/made-from ## Build the book: _build/html/index.html
-	$(bin)/python -m meprop run quick
-	@# A fresh start each time: Sphinx reports a warning only when it reads the page anew.
-	rm -rf _build/source _build/html _build/.doctrees
-	mkdir -p _build/source
-	cp -R _config.yml CHANGELOG.md book notebooks $(wildcard results) _build/source
-	@# This page compares the reader's own machine, so it is the one that is executed here.
-	PATH="$(CURDIR)/$(bin):$$PATH" $(bin)/python -m papermill $(quick) _build/source/$(quick) \
-		--no-progress-bar -k python3 > _build/quick.log 2>&1 || { cat _build/quick.log >&2; exit 1; }
-	cd _build/source && "$(CURDIR)/$(bin)/jupyter-book" build . --toc book/_toc.yml \
-		--path-output ../.. -W -n --keep-going
+	$(bin)/python -m meprop book
 	@echo "The book is ready: _build/html/index.html"
 
 .PHONY: reproduce
@@ -53,7 +42,7 @@ reproduce: .venv/made-from ## Train what is missing at the scale of the paper: h
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(PROFILE),--profile '$(PROFILE)') $(ARGS)
 
 .PHONY: notebooks
-notebooks: .venv/made-from ## Execute the notebooks anew, in place: after new records
+notebooks: .venv/made-from ## Execute the pages that are out of date, in place: after new records
 	$(bin)/python -m meprop notebooks $(ARGS)
 
 .PHONY: test
@@ -62,7 +51,9 @@ test: .venv/made-from ## Check style and types, then run the tests
 	$(bin)/ruff format --check meprop benchmarks tests
 	$(bin)/mypy
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
-		--no-loadscope-reorder $(ARGS)
+		--no-loadscope-reorder -m "not timed" $(ARGS)
+	@# Alone on the machine; pytest ends with 5 where ARGS leaves none of them.
+	$(bin)/python -m pytest -m timed $(ARGS) || [ $$? = 5 ]
 
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's

@@ -1,4 +1,4 @@
-"""python -m meprop status | run | notebooks: the study from the command line."""
+"""python -m meprop status | run | notebooks | book: the study from the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from difflib import get_close_matches
 from typing import NoReturn
 
-COMMANDS = ("status", "run", "notebooks")
+COMMANDS = ("status", "run", "notebooks", "book")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,11 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--cores", type=int, help="so many runs at a time (default: all cores)")
     run.add_argument("--profile", help="a folder of profiles/, for a cluster")
     run.add_argument("--dry-run", action="store_true", help="say what would be trained")
-    about = "execute the notebooks and their pages anew, in place"
+    about = "execute the pages that are out of date, in place"
     notebooks = commands.add_parser("notebooks", help=about, description=about, allow_abbrev=False)
-    notebooks.add_argument("names", nargs="*", metavar="PAGE", help="these pages (default: all)")
+    notebooks.add_argument("names", nargs="*", metavar="PAGE", help="these, out of date or not")
+    notebooks.add_argument("--all", action="store_true", help="all, out of date or not")
     notebooks.add_argument("--cores", type=int, help="so many at a time (default: all cores)")
-    for each in (parser, status, run, notebooks):
+    about = "build the book in _build/html; what is out of date is executed for it"
+    book = commands.add_parser("book", help=about, description=about, allow_abbrev=False)
+    for each in (parser, status, run, notebooks, book):
         each.error = _one_sentence  # type: ignore[method-assign]
 
     given = parser.parse_args(arguments)
@@ -45,14 +48,16 @@ def main(arguments: list[str] | None = None) -> int:
             from meprop.study.status import show
 
             return show(given.suites)
-        if given.command == "notebooks":
-            from meprop.study.pages import refresh
+        if given.command in ("notebooks", "book"):
+            from meprop.study.pages import build, refresh
 
-            return refresh(given.names, given.cores)
-        from meprop.study.pipeline import go
+            if given.command == "book":
+                return build()
+            return refresh(given.names, given.all, given.cores)
+        from meprop.study.pipeline import train
 
         only = " ".join(given.only or ()).split()  # make passes several names as one
-        return go(given.suites, only, given.seeds, given.cores, given.profile, given.dry_run)
+        return train(given.suites, only, given.seeds, given.cores, given.profile, given.dry_run)
     except (DataError, ExperimentsError) as error:
         print(error, file=sys.stderr)
         return 2

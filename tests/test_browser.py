@@ -53,12 +53,12 @@ def pages() -> list[str]:
 
 
 PAGES = pages()
-START, TABLE, METHOD = "book/index", "notebooks/pages/table2", "notebooks/01-method"
+START, TABLE, METHOD = "book/index", "notebooks/03-tables", "notebooks/01-method"
 MAIN = [
     page
     for page in (START, METHOD, TABLE, "book/reading", "book/runs", "book/api", "book/context",
                  "notebooks/02-sparsity", "notebooks/05-speed", "notebooks/06-claims",
-                 "notebooks/pages/ablation-ratio", "notebooks/08-your-model")
+                 "notebooks/04-ablations", "notebooks/08-your-model")
     if page in PAGES
 ]  # fmt: skip
 CHECKED = [page for page in (START, TABLE, METHOD) if page in PAGES]

@@ -36,6 +36,7 @@ WRONG = {
         {"model": "resnet81"},
         "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'",
     ),
+    "12-power": ({"tables": 10}, "tables must be a whole number in [100, 100000], got 10"),
     "11-turnover": ({"decay": 0.5}, "decay must be 0.3, 0.6 or 0.9, got 0.5"),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }
@@ -150,6 +151,16 @@ def _nodes(node):
 )
 def test_a_parameter_without_effect_would_be_noticed(source, reaches):
     assert reaches_a_result("a", [nbformat.v4.new_code_cell(source)]) == reaches
+
+
+@pytest.mark.parametrize(("name", "of_all"), [("03-tables", "table"), ("04-ablations", "study")])
+def test_a_notebook_of_several_pages_is_the_first_of_them(name, of_all):
+    """So that none is executed twice."""
+    path = f"notebooks/{name}.ipynb"
+    values: dict[str, object] = {}
+    exec(tagged(read(path), "parameters")[0].source, {}, values)
+    others = [page.parameters for page in PAGES.values() if page.notebook == PAGES[path].path]
+    assert others[0] == {} and {of_all: values[of_all]} not in others
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
@@ -278,8 +289,15 @@ def test_a_stripped_reference_is_noticed():
     assert len(unexecuted(notebook)) == len(code(notebook))
 
 
-def test_nbval_is_given_every_page():
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist"]
-    listed = subprocess.run([*command, "notebooks"], cwd=ROOT, capture_output=True, text=True)
-    found = {line.partition("::")[0] for line in listed.stdout.splitlines() if "::" in line}
-    assert found == set(PAGES)
+def collected(*options):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return {line.partition("::")[0] for line in listed.splitlines() if "::" in line}
+
+
+def test_nbval_is_given_every_page_and_times_are_measured_alone():
+    tests = ("notebooks", "tests/test_notebooks_otherwise.py")
+    beside, alone = (collected("-m", marks, *tests) for marks in ("not timed", "timed"))
+    assert {name for name in beside | alone if name.startswith("notebooks/")} == set(PAGES)
+    timed = {name for name, page in PAGES.items() if page.timed}
+    assert len(timed) == 2 and alone == {*timed, tests[1]} and not beside & timed

@@ -1,10 +1,33 @@
 """Every notebook executed with other parameters than its own: another result comes of it."""
 
+from fnmatch import fnmatchcase
+
 import nbformat
 import pytest
 
 from meprop.study.experiments import ROOT
-from meprop.study.pages import FOLDER, Page, execute
+from meprop.study.pages import FOLDER, Page, execute, pages
+
+# What a kernel does first here: it writes down which files of the repository it opens.
+LISTEN = """\
+def listen():
+    import os, sys
+    root, log = os.getcwd() + os.sep, open({log!r}, "w")
+
+    def note(event, details):
+        if event == "open" and isinstance(details[0], str):
+            path = os.path.abspath(details[0])
+            if path.startswith(root) and os.path.isfile(path):
+                print(path.removeprefix(root), file=log, flush=True)
+
+    sys.addaudithook(note)
+
+
+listen()
+del listen
+"""
+# Beside what its page says it reads: code, and what is built or describes all runs.
+ANYWAY = ("*.py", "*.pyc", "*.nb[ic]", "_build/*", ".venv/*", "experiments.yml", ".git/*")
 
 # For each notebook, what it is executed with to see that its parameters do something.
 OTHERWISE = {
@@ -17,6 +40,7 @@ OTHERWISE = {
     "07-quick": {"plain": "results/quick"},
     "08-your-model": {"model": "own", "ratio": 0.1},
     "11-turnover": {"decay": 0.6},
+    "12-power": {"tables": 200},
     "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
 }
 
@@ -26,10 +50,16 @@ def test_every_notebook_is_here():
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_other_parameters_give_another_result(name, tmp_path):
-    path, target = FOLDER / f"{name}.ipynb", tmp_path / "other.ipynb"
+def test_other_parameters_give_another_result(name, tmp_path, monkeypatch):
+    path, target, log = FOLDER / f"{name}.ipynb", tmp_path / "other.ipynb", tmp_path / "opened"
+    (tmp_path / "listen.py").write_text(LISTEN.format(log=str(log)))
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "listen.py"))
     execute(Page(path, path, OTHERWISE[name]), target)
     assert texts(target) != texts(ROOT / path)
+    # A page whose record changes is executed anew: if it says that it reads it.
+    said = [pattern for page in pages() if page.notebook == path for pattern in page.reads]
+    opened = set(log.read_text().splitlines())
+    assert not [it for it in opened if not any(fnmatchcase(it, p) for p in (*said, *ANYWAY))]
 
 
 def texts(path):

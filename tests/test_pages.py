@@ -1,70 +1,145 @@
-"""The pages of the repository, and showing runs from their records."""
+"""The pages of the repository: what they depend on, and who executes them when."""
 
 import json
-import subprocess
-import sys
+import os
+import random
+import re
+import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import nbformat
 import pytest
+from checkout import ROOT, Checkout
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from meprop.study import notebook, pages, pipeline
-from meprop.study._entitle import entitle
+from meprop.study import _papermill, notebook, pages, pipeline
 from meprop.study.config import Config
 from meprop.study.experiments import Run
+from meprop.study.record import Record
 from meprop.study.training import train
 
-SCRIPT = Path(pages.__file__).with_name("_entitle.py")
+# An executed notebook as it is kept
 
 
 @pytest.fixture
-def executed(tmp_path):
-    cells = [new_code_cell("1"), new_markdown_cell("# One run\n\nWords ± more.\n\n## Part")]
-    made = new_notebook(cells=cells, metadata={"papermill": {"output_path": "draft.ipynb"}})
-    path = tmp_path / "draft.ipynb"
+def executed():
+    cells = [new_code_cell("a = 1"), new_markdown_cell("# One run\n\nWords ± more.\n\n## Part")]
+    cells += [new_code_cell("a = 2"), new_code_cell("a", execution_count=3)]
+    cells[0].metadata["tags"] = ["parameters"]
+    cells[2].metadata["tags"] = ["injected-parameters"]
+    for cell in cells:
+        cell.metadata["papermill"] = {"duration": 0.1, "start_time": "2026-01-02T03:04:05"}
+    cells[3].metadata |= {"execution": {"iopub.execute_input": "now"}, "tags": []}
+    metadata = {"papermill": {"duration": 1.0}, "kernelspec": {"name": "p", "display_name": "p"}}
+    return json.loads(nbformat.writes(new_notebook(cells=cells, metadata=metadata)))
+
+
+def test_a_page_has_its_title_and_no_times(executed):
+    page = _papermill.finished(executed, "ratio-k05: 5%", "abc")
+    assert "".join(page["cells"][1]["source"]) == "# ratio-k05: 5%\n\nWords ± more.\n\n## Part"
+    assert page["metadata"].keys() == {"kernelspec", "meprop"}
+    given = ["injected-parameters"]
+    assert [cell["metadata"] for cell in page["cells"]] == [
+        {"tags": ["parameters"]}, {}, {"tags": given}, {},
+    ]  # fmt: skip
+    assert [cell["source"] for cell in page["cells"]][2:] == [["a = 2"], ["a"]]
+    nbformat.validate(nbformat.from_dict(page))
+    kept = _papermill.finished(executed, None, "abc")
+    assert kept["cells"][1]["source"] == executed["cells"][1]["source"]
+
+
+def test_given_parameters_are_folded_where_the_defaults_are(executed):
+    executed["cells"][0]["metadata"]["tags"] = ["parameters", "hide-input"]
+    page = _papermill.finished(executed, None, "")
+    assert page["cells"][2]["metadata"]["tags"] == ["injected-parameters", "hide-input"]
+
+
+def test_what_a_page_depends_on(executed):
+    """Its source, title and inputs, and nothing that executing it changes."""
+    digest = _papermill.digest(executed, "T", {"reads": {}})
+    page = _papermill.finished(executed, "T", digest)
+    assert _papermill.digest(page, "T", {"reads": {}}) == digest
+    assert _papermill.digest(executed, "U", {"reads": {}}) != digest
+    assert _papermill.digest(executed, "T", {"reads": {"a": "1"}}) != digest
+    for change in ({"source": "a + 1"}, {"metadata": {"tags": ["hide-input"]}}):
+        other = executed | {"cells": [*executed["cells"][:3], executed["cells"][3] | change]}
+        assert _papermill.digest(other, "T", {"reads": {}}) != digest
+
+
+# What is out of date
+
+
+def out_of_date():
+    return {p.name for p in [*pages.pages(), *pages.run_pages()] if not p.up_to_date()}
+
+
+def test_the_committed_pages_are_of_the_committed_records():
+    assert not out_of_date(), "make notebooks executes them; commit them with the records"
+
+
+def test_every_pattern_finds_something():
+    for page in pages.pages():
+        for pattern in page.reads:
+            assert any(ROOT.glob(pattern)), f"{page.path}: {pattern}"
+
+
+def test_a_notebook_says_what_it_reads():
+    assert set(pages.READS) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A copy of what pages are made from, with times of files in no order."""
+    for name in ("notebooks", "results", "benchmarks", "measurements"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for name in ("experiments.yml", *pages.READS["06-claims"][:2], *pages.READS["01-method"]):
+        if (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    times = random.Random(0)
+    for path in sorted(tmp_path.rglob("*")):
+        os.utime(path, (moment := times.randrange(10**9, 2 * 10**9), moment))
+    for module in (pages, pipeline):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_a_changed_record_concerns_the_pages_that_read_it(clone):
+    assert not out_of_date()
+    path = clone / "results/paper/table3-k05-d0-s0.json"
+    record = Record.load(path)
+    replace(record, test_accuracy=record.test_accuracy - 0.01).save(path)
+    assert out_of_date() == {"01-method", "06-claims", "12-power", "table3", "table3-k05-d0-s0"}
+    record.save(path)
+    assert not out_of_date()
+
+
+def test_so_does_a_missing_and_a_new_one(clone):
+    path = clone / "results/ablation/scope-mixed-s1.json"
+    content = path.read_bytes()
+    path.unlink()
+    studies = {page.name for page in pages.pages() if page.notebook.stem == "04-ablations"}
+    assert out_of_date() == studies | {"06-claims"}
+    path.write_bytes(content)
+    assert not out_of_date()
+
+
+def test_so_does_another_declaration_and_another_source(clone):
+    path = clone / "experiments.yml"
+    text = path.read_text()
+    path.write_text(text.replace("about: Over what should", "about: From what should"))
+    pages._experiments.cache_clear()
+    assert out_of_date() == {"ablation-scope"}
+    path.write_text(text)
+    pages._experiments.cache_clear()
+    path = clone / "notebooks/03-tables.ipynb"
+    made = nbformat.read(path, 4)
+    made.cells[-1].source += " "
     nbformat.write(made, path)
-    return path
+    assert out_of_date() == {"03-tables", "table3"}
 
 
-def test_a_title_replaces_the_heading_and_nothing_else(executed):
-    before = nbformat.read(executed, 4)
-    entitle(executed, "ratio-k05: 5%", "notebooks/x.ipynb")
-    after = nbformat.read(executed, 4)
-    assert after.cells[1].source == "# ratio-k05: 5%\n\nWords ± more.\n\n## Part"
-    assert after.metadata.papermill.output_path == "notebooks/x.ipynb"
-    before.cells[1].source, before.metadata.papermill = after.cells[1].source, {}
-    after.metadata.papermill = {}
-    assert after == before
-    text = executed.read_text("utf-8")
-    nbformat.write(nbformat.read(executed, 4), executed)
-    assert executed.read_text("utf-8") == text, "written as nbformat does"
-
-
-def test_the_pipeline_runs_it_as_a_script(executed):
-    command = [sys.executable, "-I", str(SCRIPT), str(executed), "5% 'and' $more", "x.ipynb"]
-    subprocess.run(command, check=True)
-    assert nbformat.read(executed, 4).cells[1].source.startswith("# 5% 'and' $more\n")
-
-
-@pytest.mark.parametrize("folded", [True, False])
-def test_given_parameters_are_folded_where_the_defaults_are(executed, folded):
-    made = nbformat.read(executed, 4)
-    own, given = new_code_cell("a = 1"), new_code_cell("a = 2")
-    own.metadata["tags"] = ["parameters", "hide-input"] if folded else ["parameters"]
-    given.metadata["tags"] = ["injected-parameters"]
-    made.cells += [own, given]
-    nbformat.write(made, executed)
-    entitle(executed, None, "x.ipynb")
-    tags = [cell.metadata.get("tags") for cell in nbformat.read(executed, 4).cells[2:]]
-    assert tags[0] == own.metadata["tags"]
-    assert ("hide-input" in tags[1]) == folded and "injected-parameters" in tags[1]
-
-
-def test_without_a_title_the_notebook_keeps_its_own(executed):
-    entitle(executed, None, "x.ipynb")
-    assert nbformat.read(executed, 4).cells[1].source.startswith("# One run\n")
+# Runs
 
 
 @pytest.fixture
@@ -75,8 +150,7 @@ def run(tmp_path, monkeypatch):
     config = Config(dataset="digits", train_size=20, epochs=1, ratio=0.05)
     run = Run("small", "sparse", 0, config, committed=True)
     others = [replace(run, seed=1), replace(run, committed=False), replace(run, name="missing")]
-    declared = type("Experiments", (), {"runs": [run, *others]})()
-    monkeypatch.setattr(pages, "load", lambda: declared)
+    monkeypatch.setattr(pages, "_runs", lambda: [run, *others])
     record = train(config, progress=False)
     for each in (run, others[0]):
         record.save(tmp_path / each.record)
@@ -104,3 +178,130 @@ def test_a_run_is_shown_and_not_trained(run, monkeypatch):
     content = path.read_bytes()
     assert f"its digest is {found.digest[:16]}" in notebook.keep(found, namespace["record"], None)
     assert path.read_bytes() == content
+
+
+# make notebooks and make book, in a small checkout
+
+EXPERIMENTS = """\
+suites:
+  quick:
+    about: trained by make book
+    committed: false
+    config: &config {dataset: digits, train_size: 20, epochs: 1}
+    seeds: [0]
+    runs: {plain: {}}
+  paper:
+    about: two tables
+    committed: true
+    config: *config
+    seeds: [1]
+    runs: {table2-baseline: {}, table3-baseline: {batch_norm: true}}
+"""
+CELLS = (
+    "table = 2  # the paper's",
+    "import json\nfrom myst_nb import glue",
+    'with open(f"results/paper/table{table}-baseline-s1.json") as file:\n'
+    '    accuracy = json.load(file)["test_accuracy"]\n'
+    'glue("accuracy", accuracy, display=False)\n'
+    'print(f"accuracy {accuracy:.2f}")\n'
+    "assert accuracy < 90, \"Look at the sentence 'below 90' in index.md\"",
+)
+CONFIG = "only_build_toc_files: true\nexecute: {execute_notebooks: 'off'}\n"
+TOC = """\
+format: jb-book
+root: book/index
+chapters:
+  - file: notebooks/03-tables
+  - file: notebooks/pages/table3
+"""
+START = """\
+# Start
+
+Ours: {glue:text}`../notebooks/03-tables.ipynb::accuracy:.2f` and
+{glue:text}`../notebooks/pages/table3.ipynb::accuracy:.2f`.
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    made = Checkout(tmp_path_factory.mktemp("pages"), EXPERIMENTS)
+    cells = [new_markdown_cell("# A table\n\nWords."), *map(new_code_cell, CELLS)]
+    cells[1].metadata["tags"] = ["parameters"]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(
+        new_notebook(cells=cells, metadata=kernel), made.root / "notebooks/03-tables.ipynb"
+    )
+    for name, text in {
+        "_config.yml": CONFIG,
+        "CHANGELOG.md": "# Changes",
+        "README.md": "",
+        "book/_toc.yml": TOC,
+        "book/index.md": START,
+    }.items():
+        (made.root / name).parent.mkdir(exist_ok=True)
+        (made.root / name).write_text(text)
+    for seed, name in enumerate(("_build/results/quick/plain", "results/paper/table2-baseline")):
+        config = Config(dataset="digits", train_size=20, epochs=1, seed=seed)
+        train(config, progress=False).save(made.root / f"{name}-s{seed}.json")
+    score(made, 3, 50.0)
+    return made
+
+
+def score(checkout, table, accuracy):
+    """Let a table's record say so."""
+    config = Config(dataset="digits", train_size=20, epochs=1, seed=1, batch_norm=table == 3)
+    record = Record.load(checkout.root / "results/paper/table2-baseline-s1.json")
+    record = replace(record, config=config, test_accuracy=accuracy)
+    record.save(checkout.root / f"results/paper/table{table}-baseline-s1.json")
+
+
+def tree(checkout):
+    """All files but those that are built."""
+    files = [path for path in checkout.root.rglob("*") if path.is_file()]
+    hidden = ("_build", ".snakemake", "__pycache__")
+    return {path: path.read_bytes() for path in files if not set(hidden) & set(path.parts)}
+
+
+def done(output):
+    return re.findall(r"^executed +(\S+),", output, re.MULTILINE)
+
+
+def shown(checkout, page):
+    return (checkout.root / "_build/html" / f"{page}.html").read_text("utf-8")
+
+
+def test_notebooks_executes_what_is_out_of_date_and_then_nothing(small):
+    code, output = small.meprop("notebooks")
+    assert code == 0, output
+    assert sorted(done(output)) == ["notebooks/03-tables.ipynb", "notebooks/pages/table3.ipynb"]
+    before = tree(small)
+    code, output = small.meprop("notebooks")
+    assert (code, output) == (0, "Nothing to execute: all 2 pages are up to date.\n")
+    assert tree(small) == before
+    # Asked for by name it is executed, and the same comes out, byte for byte.
+    code, output = small.meprop("notebooks", "table3")
+    assert done(output) == ["notebooks/pages/table3.ipynb"]
+    assert tree(small) == before
+
+
+def test_the_book_shows_one_and_the_same_number_everywhere(small):
+    score(small, 3, 61.25)
+    before = tree(small)
+    code, output = small.meprop("book")
+    assert code == 0, output
+    assert done(output) == ["notebooks/pages/table3.ipynb"]
+    assert tree(small) == before, "the checkout stays clean"
+    assert "accuracy 61.25" in shown(small, "notebooks/pages/table3")
+    assert "61.25" in shown(small, "book/index") and "50.00" not in shown(small, "book/index")
+
+
+def test_a_record_that_contradicts_a_sentence_stops_the_book(small):
+    score(small, 3, 95.0)
+    before = tree(small)
+    code, output = small.meprop("notebooks")
+    assert code == 1, output
+    assert (
+        "Failed: notebooks/pages/table3.ipynb: AssertionError: Look at the sentence "
+        "'below 90' in index.md (log: _build/logs/notebooks/pages/table3.log)" in output
+    )
+    assert tree(small) == before

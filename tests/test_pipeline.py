@@ -12,12 +12,10 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
-import yaml
+from checkout import ROOT, Checkout
 from filelock import FileLock
 
 from meprop.__main__ import main
@@ -27,7 +25,6 @@ from meprop.study.config import Config
 from meprop.study.experiments import load
 from meprop.study.record import Record
 
-ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = """\
 suites:
   small:
@@ -49,67 +46,17 @@ suites:
 """
 
 
-class Checkout:
-    """A copy of what the pipeline needs, with a cache of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root, self.cache = folder / "a checkout", folder / "cache"
-        self.root.mkdir()
-        without_caches = shutil.ignore_patterns("__pycache__", ".*")
-        shutil.copytree(ROOT / "meprop", self.root / "meprop", ignore=without_caches)
-        (self.root / "notebooks").mkdir()
-        for name in ("Snakefile", "notebooks/train.ipynb"):
-            shutil.copy(ROOT / name, self.root / name)
-        (self.root / "experiments.yml").write_text(EXPERIMENTS)
-        with (self.root / "meprop/study/_startup.py").open("a") as startup:
-            startup.write('open("collecting", "w").write(str(__import__("gc").isenabled()))\n')
-        self.environment = os.environ | {
-            "PYTHONPATH": str(self.root),
-            "XDG_CACHE_HOME": str(self.cache),
-            # Here matplotlib has its list of fonts already.
-            "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache/matplotlib")),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        }
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            command,
-            cwd=self.root,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(self, *command: str) -> tuple[int, str]:
-        process = self.start(*command)
-        output, _ = process.communicate()
-        return process.returncode, output
-
-    def meprop(self, *arguments: str) -> tuple[int, str]:
-        return self.run(sys.executable, "-m", "meprop", *arguments)
-
-    def checkpoint(self, suite: str, name: str) -> Path:
-        """Where a run keeps its state: known by its configuration and the copied code."""
-        (config,) = {
-            run.config
-            for run in load(self.root / "experiments.yml").pick([suite], [name])
-        }  # fmt: skip
-        stem = checkpoints.checkpoint_path(config).name
-        return self.cache / "meprop" / "checkpoints" / stem
-
-    def kernels(self) -> list[int]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "cwd"]):
-            command = " ".join(process.info["cmdline"] or ())
-            if "ipykernel" in command and process.info["cwd"] == str(self.root):
-                found.append(process.pid)
-        return found
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    return Checkout(tmp_path_factory.mktemp("pipeline"))
+    return copied(tmp_path_factory.mktemp("pipeline"))
+
+
+def copied(folder):
+    made = Checkout(folder, EXPERIMENTS)
+    shutil.copy(ROOT / "notebooks/train.ipynb", made.root / "notebooks")
+    with (made.root / "meprop/study/_startup.py").open("a") as startup:
+        startup.write('open("collecting", "w").write(str(__import__("gc").isenabled()))\n')
+    return made
 
 
 def test_a_failed_run_is_named_and_the_others_finish(checkout):
@@ -165,7 +112,7 @@ def test_what_a_run_leaves(checkout):
 
 
 def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
-    clone = Checkout(tmp_path)
+    clone = copied(tmp_path)
     for folder in ("results", "notebooks"):
         shutil.copytree(checkout.root / folder, clone.root / folder, dirs_exist_ok=True)
     # In a clone the times of files are in no order: records older or newer than all they come from.
@@ -341,7 +288,7 @@ def made(*arguments):
 
 
 def test_what_make_trains():
-    assert "meprop run quick\n" in made("book") and "run paper" not in made("book")
+    assert "-m meprop book\n" in made("book") and "run paper" not in made("book")
     picked = made("reproduce", "ONLY=table2-* table3-baseline", "SEEDS=0 1", "PROFILE=slurm")
     command = "run paper ablation --only 'table2-* table3-baseline' --seeds 0 1 --profile 'slurm'"
     assert command in " ".join(picked.split())
@@ -374,15 +321,14 @@ def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
 
 def test_the_longest_run_comes_first():
     runs = pipeline.in_order(load().pick(["quick", "ablation", "paper"]))
-    assert [run.suite for run in runs] == ["paper"] * 48 + ["ablation"] * 200 + ["quick"] * 14
-    assert runs[0].id == "paper/table2-baseline-s0"
-    assert [run.seed for run in runs[:48]] == sorted(run.seed for run in runs[:48])
-    assert runs[247].config.train_size == 1000
+    order = [(-run.cost, run.seed) for run in runs]
+    assert order == sorted(order) and len(set(order)) > 4
+    assert runs[0].id == "paper/table2-baseline-s0" and runs[-1].suite == "quick"
 
 
 def test_parameters_are_a_whole_configuration():
     (run,) = load().pick(["paper"], ["table3-k05-d06"], [2])
-    values = yaml.safe_load(pipeline.parameters(run))
+    values = json.loads(json.dumps(pipeline.parameters(run)))
     assert values.pop("record") == "_build/logs/paper/table3-k05-d06-s2.json"
     assert values.pop("checkpoint") == "auto"
     assert Config.from_dict(values) == run.config
@@ -392,7 +338,7 @@ def test_parameters_are_a_whole_configuration():
 def one_run(tmp_path, monkeypatch):
     """A finished run in a folder of its own."""
     monkeypatch.setattr(pipeline, "ROOT", tmp_path)
-    (run,) = load().pick(["paper"], ["table2-k08-d0"])
+    (run,) = load().pick(["paper"], ["table2-k08-d0"], [0])
     record = Record(
         id="x",
         config=run.config,
@@ -469,10 +415,10 @@ def test_two_at_a_time_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.print", lambda *words, **_: said.set())
 
     def second():
-        with pipeline._alone(["paper", "ablation"]):
+        with pipeline.alone(["paper", "ablation"]):
             entered.set()
 
-    with pipeline._alone(["ablation", "paper"]):
+    with pipeline.alone(["ablation", "paper"]):
         assert not said.is_set()
         thread = threading.Thread(target=second)
         thread.start()

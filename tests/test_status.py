@@ -8,12 +8,38 @@ from filelock import FileLock
 from meprop.__main__ import main
 from meprop.study import checkpoint as checkpoints
 from meprop.study import pipeline, status
-from meprop.study.experiments import Run, load
+from meprop.study.experiments import Run
+from meprop.study.experiments import load as load_file
 from meprop.study.record import Record
+
+EXPERIMENTS = """\
+suites:
+  paper:
+    about: tables
+    committed: true
+    config: {dataset: mnist, epochs: 30}
+    seeds: [0, 1, 2, 3, 4]
+    runs:
+      table2-baseline: {}
+      table2-k05: {ratio: 0.05}
+      table3-baseline: {batch_norm: true}
+      table3-k05: {batch_norm: true, ratio: 0.05}
+  ablation:
+    about: few images
+    committed: true
+    config: {dataset: mnist, train_size: 5000, epochs: 15}
+    seeds: [0, 1, 2]
+    runs:
+      ratio-k05: {ratio: 0.05}
+      ratio-k01: {ratio: 0.01}
+      n1000: {train_size: 1000}
+"""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
+    (tmp_path / "experiments.yml").write_text(EXPERIMENTS)
+    monkeypatch.setattr(status, "load", lambda: load_file(tmp_path / "experiments.yml"))
     monkeypatch.setattr(pipeline, "ROOT", tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(status, "available_cores", lambda: 2)
@@ -36,6 +62,10 @@ def record_of(run: Run, dev: float, seconds: float = 0.0) -> Record:
     )
 
 
+def load():
+    return status.load()
+
+
 def lines(capsys, *arguments: str) -> list[list[str]]:
     assert main(["status", *arguments]) == 0
     return [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -45,9 +75,8 @@ def test_nothing_there(folder, capsys):
     head, *rows = lines(capsys)
     assert head[:5] == ["suite", "runs", "done", "running", "missing"]
     assert rows == [
-        ["quick", "14", "0", "0", "14", "-", "-", "-", "unknown"],
-        ["paper", "52", "0", "0", "52", "-", "-", "-", "unknown"],
-        ["ablation", "139", "0", "0", "139", "-", "-", "-", "unknown"],
+        ["paper", "20", "0", "0", "20", "-", "-", "-", "unknown"],
+        ["ablation", "9", "0", "0", "9", "-", "-", "-", "unknown"],
     ]
 
 
@@ -56,20 +85,13 @@ def test_scores_and_time_left(folder, capsys):
     for run, dev in zip(runs, (99.0, 99.5, 99.25), strict=False):
         record_of(run, dev, seconds=3600).save(folder / run.record)
     _, row = lines(capsys, "paper")[:2]
-    # 45 runs of an hour each on two cores.
-    assert row[1:8] == ["48", "3", "0", "45", "99.50%", "98.50%", "table2-baseline-s1"]
-    assert " ".join(row[8:]) == "22 h 30 min on 2 cores"
+    # 17 runs of an hour each on two cores.
+    assert row[1:8] == ["20", "3", "0", "17", "99.50%", "98.50%", "table2-baseline-s1"]
+    assert " ".join(row[8:]) == "8 h 30 min on 2 cores"
     table = {row[0]: row[1:] for row in lines(capsys, "paper")[3:]}
-    assert table["table2-baseline"] == [
-        "5",
-        "3",
-        "0",
-        "2",
-        "99.50%",
-        "98.50%",
-        "table2-baseline-s1",
-    ]
-    assert table["table3-k10-d06"] == ["1", "0", "0", "1", "-", "-", "-"]
+    scores = ["99.50%", "98.50%", "table2-baseline-s1"]
+    assert table["table2-baseline"] == ["5", "3", "0", "2", *scores]
+    assert table["table3-k05"] == ["5", "0", "0", "5", "-", "-", "-"]
 
 
 def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, capsys):
@@ -81,10 +103,10 @@ def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, c
     record_of(norm, 99.0, seconds=7200).save(folder / norm.record)
     record_of(short, 98.0, seconds=600).save(folder / short.record)
     shown = {row[0]: " ".join(row[8:]) for row in lines(capsys)}
-    # 23 runs of an hour, 23 of two, on two cores.
-    assert shown["paper"] == "1 d 10 h on 2 cores"
-    # 199 runs of ten minutes, those with 1,000 images in place of 5,000 (15 of them) of two.
-    assert shown["ablation"] == "15 h 35 min on 2 cores"
+    # 9 runs of an hour, 9 of two, on two cores.
+    assert shown["paper"] == "13 h 30 min on 2 cores"
+    # 5 runs of ten minutes, 3 with a fifth of the images.
+    assert shown["ablation"] == "28 min on 2 cores"
 
 
 def test_the_last_run_has_one_core(folder, capsys):
@@ -99,10 +121,10 @@ def test_a_run_under_way(folder, capsys):
     path = checkpoints.checkpoint_path(under_way.config)
     path.parent.mkdir(parents=True)
     checkpoints.save(path, under_way.config, {"history": [{}] * 15})
-    assert lines(capsys, "paper")[1][1:5] == ["48", "1", "0", "47"]
+    assert lines(capsys, "paper")[1][1:5] == ["20", "1", "0", "19"]
     with checkpoints.held(path):
         shown = lines(capsys, "paper")
-    assert shown[1][1:5] == ["48", "1", "1", "46"]
+    assert shown[1][1:5] == ["20", "1", "1", "18"]
     assert shown[-1] == ["Running:", "paper/table2-baseline-s1,", "epoch", "16", "of", "30"]
     # To look has left the lock to whoever wants it.
     with FileLock(path.with_name(f"{path.name}.lock"), timeout=0):

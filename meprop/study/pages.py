@@ -1,32 +1,68 @@
-"""The executed notebooks of the repository, and executing them anew.
+"""The executed notebooks of the repository: what each reads, and whether it is up to date.
 
-`notebooks/*.ipynb` hold their default parameters. `notebooks/pages/` has one of them per table of
-the paper and per study of experiments.yml, `notebooks/runs/` the one that trains per configuration.
+`notebooks/*.ipynb` hold their default parameters; `notebooks/pages/` has one of them for each
+further table of the paper and study of experiments.yml, `notebooks/runs/` the one that trains for
+each configuration. A page carries the digest of its source, its parameters and all that it reads
+(`metadata.meprop.inputs`). It is out of date when that digest is no longer right. Times of files
+have no say.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
-from meprop.study._declarations import ExperimentsError, nearest
-from meprop.study._entitle import entitle
-from meprop.study.experiments import ROOT, load
+from meprop.study import _papermill
+from meprop.study.experiments import ROOT, Experiments, ExperimentsError, Run, load
 from meprop.study.labels import run_title
 from meprop.study.paper import paper
-from meprop.study.pipeline import available_cores, find
+from meprop.study.pipeline import (
+    alone,
+    draft,
+    find,
+    last_line,
+    parameters,
+    resources,
+    snakemake,
+    train,
+)
 from meprop.study.report import readme
+from meprop.study.settings import nearest
 
 FOLDER = Path("notebooks")
+# These measure times: nothing else may run beside them.
+TIMED = ("05-speed", "08-your-model")
+# Made anew whenever the book is built: it compares the reader's own machine.
+OWN_MACHINE = "07-quick"
+INDEX = "_build/html/index.html"  # of the book
+
+_PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
+_FINDINGS = "notebooks/findings.yml"
+_RUNS = ("results/paper/*.json", "results/ablation/*.json")
+_MEASURED = ("benchmarks/*/bench.json", "measurements/**/*.*")
+# What a notebook reads, as patterns of files; a table's and a study's pages add their records.
+READS: dict[str, tuple[str, ...]] = {
+    "01-method": (_PAPER, "results/paper/*.json", "book/_static/explorer-data.js"),
+    "02-sparsity": (_PAPER, "measurements/sparsity/*", "results/paper/table2-baseline-s*.json"),
+    "03-tables": (_PAPER, _FINDINGS),
+    "04-ablations": (_FINDINGS,),
+    "05-speed": ("benchmarks/*/bench.json",),
+    "06-claims": (_PAPER, _CLAIMS, *_RUNS, *_MEASURED),
+    "07-quick": ("results/quick*/*.json",),
+    "08-your-model": (),
+    "11-turnover": ("measurements/turnover.csv",),
+    "12-power": ("results/paper/*.json",),
+    "train": (),
+}
 
 
 @dataclass(frozen=True)
@@ -37,104 +73,207 @@ class Page:
     path: Path
     parameters: dict[str, Any] = field(default_factory=dict)
     title: str | None = None  # in place of the notebook's own
+    reads: tuple[str, ...] = ()  # patterns of files
+    declared: Any = None  # in experiments.yml, beside the runs whose records it reads
 
     @property
     def name(self) -> str:
         return self.path.stem
 
+    @property
+    def draft(self) -> Path:
+        """Where it is executed."""
+        return Path("_build/pages") / self.path
+
+    @property
+    def log(self) -> Path:
+        return Path("_build/logs") / self.path.with_suffix(".log")
+
+    @property
+    def timed(self) -> bool:
+        return self.notebook.stem in TIMED
+
+    def files(self) -> list[Path]:
+        """What it reads, as far as it is there."""
+        found = {path for pattern in self.reads for path in ROOT.glob(pattern) if path.is_file()}
+        return sorted(found)
+
+    def inputs(self) -> dict[str, Any]:
+        """All that its content depends on, beside its source and title."""
+        runs = {
+            run.id: run.config.digest
+            for run in _runs()
+            if any(run.record.match(pattern) for pattern in self.reads)
+        }
+        reads = {
+            path.relative_to(ROOT).as_posix(): _papermill.file_digest(path) for path in self.files()
+        }
+        return {
+            "parameters": self.parameters,
+            "reads": reads,
+            "declared": {"runs": runs, "study": self.declared},
+        }
+
+    def specification(self) -> dict[str, Any]:
+        """What `_papermill.py` is told."""
+        return {
+            "notebook": self.notebook.as_posix(),
+            "parameters": self.parameters,
+            "title": self.title,
+            "inputs": self.inputs(),
+        }
+
+    def up_to_date(self) -> bool:
+        """Whether the page is there, and made from what is there now."""
+        try:
+            page = json.loads((ROOT / self.path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return False
+        source = json.loads((ROOT / self.notebook).read_text(encoding="utf-8"))
+        digest = _papermill.digest(source, self.title, self.inputs())
+        return page["metadata"].get("meprop", {}).get("inputs") == digest
+
+
+@cache
+def _experiments(path: Path) -> Experiments:
+    return load(path)
+
+
+def _runs() -> list[Run]:
+    return _experiments(ROOT / "experiments.yml").runs
+
 
 def pages() -> list[Page]:
-    """Every page that `make notebooks` refreshes: the notebooks themselves, then what they make."""
+    """Every page but those of single runs: the notebooks themselves, then what they make."""
+    made = {page.path: page for page in _made()}
     own = sorted(path.relative_to(ROOT) for path in (ROOT / FOLDER).glob("*.ipynb"))
-    return [*(Page(path, path) for path in own), *_made()]
+    first = [made.pop(path, Page(path, path, reads=READS.get(path.stem, ()))) for path in own]
+    return [*first, *(page for page in made.values() if (ROOT / page.notebook).is_file())]
 
 
 def run_pages() -> list[Page]:
-    """The runs whose notebooks are part of the repository, as far as they are done.
-
-    Each is shown from its record: nothing is trained.
-    """
+    """The runs whose notebooks are part of the repository, as far as they are done."""
     return [
-        Page(
-            FOLDER / "train.ipynb",
-            run.notebook,
-            run.config.to_dict() | {"record": run.record.as_posix()},
-            run_title(run),
-        )
-        for run in load().runs
+        run_page(run)
+        for run in _runs()
         if run.notebook.is_relative_to(FOLDER) and find(run)[0] is not None
     ]
 
 
+def run_page(run: Run) -> Page:
+    """A run, shown from its record: nothing is trained."""
+    parameters = run.config.to_dict() | {"record": run.record.as_posix()}
+    record = run.record.as_posix()
+    return Page(FOLDER / "train.ipynb", run.notebook, parameters, run_title(run), (record,))
+
+
+def training(run: Run) -> dict[str, Any]:
+    """What `_papermill.py` is told to train a run, whose page is then up to date."""
+    record = draft(run).with_suffix(".json").as_posix()
+    own = {"parameters": parameters(run), "records": {run.record.as_posix(): record}}
+    return run_page(run).specification() | own
+
+
 def _made() -> Iterator[Page]:
+    """A page for each table and study; the first of them is the notebook itself."""
     for number, its in paper()["tables"].items():
         title = f"{its['where']}: accuracy {its['about']}"
-        yield _page("03-tables", f"table{number}", title, table=number)
-    for study in load().studies.values():
-        title = study.about.rstrip()
-        yield _page("04-ablations", f"ablation-{study.name}", title, study=study.name)
+        records = f"results/paper/table{number}-*.json"
+        yield _page("03-tables", f"table{number}", title, (records,), table=number)
+    for study in _experiments(ROOT / "experiments.yml").studies.values():
+        records = f"results/{study.suite}/*.json"  # all of them: the spread is pooled
+        name, its = f"ablation-{study.name}", asdict(study)
+        yield _page("04-ablations", name, study.about, (records,), its, study=study.name)
 
 
-def _page(notebook: str, name: str, title: str, **parameters: Any) -> Page:
+def _page(
+    notebook: str,
+    name: str,
+    title: str,
+    records: tuple[str, ...],
+    declared: Any = None,
+    **parameters: Any,
+) -> Page:
+    source = FOLDER / f"{notebook}.ipynb"
+    reads = (*READS[notebook], *records)
+    if parameters in ({"table": 2}, {"study": "ratio"}):  # its defaults
+        return Page(source, source, {}, title, reads, declared)
     path = FOLDER / "pages" / f"{name}.ipynb"
-    return Page(FOLDER / f"{notebook}.ipynb", path, parameters, title)
+    return Page(source, path, parameters, title, reads, declared)
 
 
 def execute(page: Page, target: Path) -> None:
-    """Execute a page's notebook into the file `target`; an `ExperimentsError` says what failed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}")
-    command = [sys.executable, "-m", "papermill", page.notebook.as_posix(), str(draft)]
-    command += ["--no-progress-bar", "--no-request-save-on-cell-execute", "-k", "python3"]
-    command += ["--start-timeout", "300"]
-    done = subprocess.run(
-        [*command, "-y", yaml.safe_dump(page.parameters)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        # The kernel is the one of this very environment.
-        env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-    )
-    if done.returncode:
-        draft.unlink(missing_ok=True)
-        raise ExperimentsError(f"{page.path}: {_reason(done.stderr)}")
-    entitle(draft, page.title, page.path.as_posix())
-    os.replace(draft, target)
+    """Execute a page into the file `target`; an `ExperimentsError` says what failed.
+
+    For one page by itself, as tests want it: the Snakefile does the same for many.
+    """
+    with TemporaryDirectory() as folder:
+        specification, made = Path(folder, "page.json"), Path(folder, "page.ipynb")
+        specification.write_text(json.dumps(page.specification()), encoding="utf-8")
+        command = [sys.executable, "-P", _papermill.__file__, str(specification), str(made)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise ExperimentsError(f"{page.path}: {last_line(done.stderr)}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(made, target)
 
 
-def _reason(errors: str) -> str:
-    """The last line of a traceback, which names the mistake."""
-    lines = [line for line in errors.splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "papermill failed without a word"
+def book_pages() -> list[Page]:
+    """What has to be executed before the book is built."""
+    own = [page for page in pages() if page.name == OWN_MACHINE or not page.up_to_date()]
+    return own + [page for page in run_pages() if not page.up_to_date()]
 
 
-def refresh(names: Sequence[str] = (), cores: int | None = None) -> int:
-    """Execute pages in place, all or the named ones; returns the exit code."""
-    every = [*pages(), *run_pages()]
-    known = [page.name for page in every]
+def refresh(names: Sequence[str] = (), every: bool = False, cores: int | None = None) -> int:
+    """Execute pages in place: the named ones, every one, or those that are out of date."""
+    known = {page.name: page for page in [*pages(), *run_pages()]}
     for name in names:
         if name not in known:
             raise ExperimentsError(f"notebooks: no page {name!r}; {nearest(name, known)}")
-    if cores is not None and cores < 1:
-        raise ExperimentsError(f"notebooks: cores must be at least 1, got {cores}")
-    chosen = [page for page in every if not names or page.name in names]
-    failed = 0
-    with ThreadPoolExecutor(cores or available_cores()) as pool:
-        for page, error, seconds in pool.map(_refresh, chosen):
-            failed += error is not None
-            if error is None:
-                print(f"executed  {page.path}, in {seconds:.0f} s", flush=True)
-            else:
-                print(f"failed    {error}", file=sys.stderr, flush=True)
-    if not names:
+    options = resources("notebooks", cores)
+    with alone(["pages"]):
+        chosen = [
+            page
+            for page in known.values()
+            if page.name in names or every or not (names or page.up_to_date())
+        ]
+        if not chosen:
+            print(f"Nothing to execute: all {len(known)} pages are up to date.")
+            return 0
+        print(f"{len(chosen)} of {len(known)} pages to execute.", flush=True)
+        failed = _execute(chosen, [page.draft.as_posix() for page in chosen], options)
+        for page in chosen:
+            if (ROOT / page.draft).is_file():
+                (ROOT / page.path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(ROOT / page.draft, ROOT / page.path)
+    if not names and readme.BLOCK.search((ROOT / "README.md").read_text(encoding="utf-8")):
         readme.write()
-    return 1 if failed else 0
+    return failed
 
 
-def _refresh(page: Page) -> tuple[Page, ExperimentsError | None, float]:
-    began = time.monotonic()
-    try:
-        execute(page, ROOT / page.path)
-    except ExperimentsError as error:
-        return page, error, 0.0
-    return page, None, time.monotonic() - began
+def build() -> int:
+    """Build the book from the committed pages; those that are out of date are executed for it."""
+    if code := train(["quick"]):
+        return code
+    with alone(["pages"]):
+        return _execute(book_pages(), [INDEX], resources("book"))
+
+
+def _execute(chosen: list[Page], targets: list[str], options: list[str]) -> int:
+    """Let Snakemake make files out of pages; says what failed, and returns the exit code."""
+    for old in ("pages", "logs/notebooks"):
+        shutil.rmtree(ROOT / "_build" / old, ignore_errors=True)
+    log = Path("_build/logs/pages.log")
+    if snakemake(targets, ROOT / log, options):
+        return 130
+    missing = [page for page in chosen if not (ROOT / page.draft).is_file()]
+    for page in missing:
+        why = f"it was not started (log: {log})"
+        if (ROOT / page.log).exists():
+            said = (ROOT / page.log).read_text(encoding="utf-8", errors="replace")
+            why = f"{last_line(said)} (log: {page.log})"
+        print(f"Failed: {page.path}: {why}", file=sys.stderr)
+    if missing or all((ROOT / target).is_file() for target in targets):
+        return 1 if missing else 0
+    print(f"Failed: {INDEX}: see above, and {log}", file=sys.stderr)
+    return 1

@@ -14,17 +14,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil  # type: ignore[import-untyped]
-import yaml
 from filelock import FileLock, Timeout
 
-from meprop.study._declarations import nearest
 from meprop.study._download import data_root
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest
 from meprop.study.record import Record, RecordError
+from meprop.study.settings import nearest
 
 
 def find(run: Run) -> tuple[Record | None, str]:
@@ -55,10 +55,10 @@ def in_order(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (-run.cost, run.seed))
 
 
-def parameters(run: Run) -> str:
-    """What papermill gets, as YAML."""
+def parameters(run: Run) -> dict[str, Any]:
+    """What papermill sets."""
     files = {"record": draft(run).with_suffix(".json").as_posix(), "checkpoint": "auto"}
-    return yaml.safe_dump(run.config.to_dict() | files, sort_keys=False)
+    return run.config.to_dict() | files
 
 
 def draft(run: Run) -> Path:
@@ -66,7 +66,7 @@ def draft(run: Run) -> Path:
     return run.log.with_suffix("")
 
 
-def go(
+def train(
     suites: list[str],
     only: list[str] | None = None,
     seeds: list[int] | None = None,
@@ -77,8 +77,8 @@ def go(
     """Train what is missing; returns the exit code."""
     suites = list(dict.fromkeys(suites))
     runs = load(ROOT / "experiments.yml").pick(suites, only, seeds)
-    options = _where(cores, profile)
-    with contextlib.nullcontext() if dry_run else _alone(suites):
+    options = resources("run", cores, profile)
+    with contextlib.nullcontext() if dry_run else alone(suites):
         todo = in_order(_missing(runs))
         if not todo:
             print(f"Nothing to train: all {len(runs)} runs of {', '.join(suites)} are done.")
@@ -96,7 +96,7 @@ def go(
         for run in todo:
             _prepare(run)
         log = ROOT / "_build" / "logs" / f"{'-'.join(suites)}.log"
-        stopped = _snakemake(todo, log, options)
+        stopped = snakemake([run.record.as_posix() for run in todo], log, options)
         return _sum_up(todo, log if profile is None else None, stopped)
 
 
@@ -111,10 +111,10 @@ def _missing(runs: list[Run]) -> list[Run]:
     return todo
 
 
-def _where(cores: int | None, profile: str | None) -> list[str]:
+def resources(command: str, cores: int | None = None, profile: str | None = None) -> list[str]:
     """Snakemake's options: all cores of this machine, or a profile for a cluster."""
     if cores is not None and cores < 1:
-        raise ExperimentsError(f"run: cores must be at least 1, got {cores}")
+        raise ExperimentsError(f"{command}: cores must be at least 1, got {cores}")
     if profile is None:
         return ["--cores", str(cores or available_cores())]
     known = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/config.yaml"))
@@ -131,7 +131,7 @@ def available_cores() -> int:
 
 
 @contextlib.contextmanager
-def _alone(suites: list[str]) -> Iterator[None]:
+def alone(suites: list[str]) -> Iterator[None]:
     """Let one process at a time work on a suite; the system frees the lock of one that dies."""
     with contextlib.ExitStack() as locks:
         for suite in sorted(suites):  # in one order, or two could wait for each other
@@ -188,15 +188,14 @@ def stop_at_signals() -> None:
             signal.signal(name, stop)
 
 
-def _snakemake(todo: list[Run], log: Path, options: list[str]) -> bool:
-    """Run the Snakefile in this process; True if it was stopped.
+def snakemake(targets: list[str], log: Path, options: list[str]) -> bool:
+    """Make files by the Snakefile, in this process; True if it was stopped.
 
-    On this machine the runs speak for themselves, and Snakemake's own messages go to a file.
+    On this machine the jobs speak for themselves, and Snakemake's own messages go to a file.
     """
-    targets = [run.record.as_posix() for run in todo]
     arguments = [
         *("--snakefile", str(ROOT / "Snakefile"), "--directory", str(ROOT), *options),
-        # The lock of its own outlives a killed process; `_alone` takes its place.
+        # The lock of its own outlives a killed process; `alone` takes its place.
         *("--nolock", "--rerun-incomplete", "--keep-going", "--scheduler", "greedy"),
         # They are missing, whatever the times of files say.
         *("--rerun-triggers", "mtime", "--forcerun", *targets, "--", *targets),
@@ -237,7 +236,8 @@ def _sum_up(todo: list[Run], log: Path | None, stopped: bool) -> int:
             print(f"Diverged: {run.id}, {where_stopped(record)}")
     for run in left:
         if (ROOT / run.log).exists():
-            why = f"{_last_line(ROOT / run.log)} (log: {run.log})"
+            said = (ROOT / run.log).read_text(encoding="utf-8", errors="replace")
+            why = f"{last_line(said)} (log: {run.log})"
         elif log is not None:
             why = f"it was not started (log: {log.relative_to(ROOT)})"
         else:
@@ -255,6 +255,6 @@ def where_stopped(record: Record) -> str:
     )
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((text for line in reversed(lines) if (text := line.strip())), "")
+def last_line(text: str) -> str:
+    """The last line that says something: of a traceback, what is wrong."""
+    return next((line for each in reversed(text.split("\n")) if (line := each.strip())), "")
