@@ -36,7 +36,7 @@ WRONG = {
         {"model": "resnet81"},
         "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'",
     ),
-    "12-power": ({"tables": 10}, "tables must be a whole number in [100, 100000], got 10"),
+    "12-power": ({"tables": 10}, "tables must be in [100, 100000], got 10"),
     "11-turnover": ({"decay": 0.5}, "decay must be 0.3, 0.6 or 0.9, got 0.5"),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }

@@ -48,7 +48,7 @@ INDEX = "_build/html/index.html"  # of the book
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
 _FINDINGS = "notebooks/findings.yml"
 _RUNS = ("results/paper/*.json", "results/ablation/*.json")
-_MEASURED = ("benchmarks/*/bench.json", "measurements/**/*.*")
+_MEASURED = ("benchmarks/*/bench.json", "measurements/sparsity/*", "measurements/turnover.csv")
 # What a notebook reads, as patterns of files; a table's and a study's pages add their records.
 READS: dict[str, tuple[str, ...]] = {
     "01-method": (_PAPER, "results/paper/*.json", "book/_static/explorer-data.js"),
