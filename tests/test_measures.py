@@ -8,16 +8,8 @@ from torch import nn
 from meprop.study import measures
 from meprop.study.config import Config
 from meprop.study.data import Part, load_data
-from meprop.study.measures import Measured, evaluate, inference
+from meprop.study.measures import Measured, evaluate
 from meprop.study.training import build
-
-SETTINGS = [
-    {},
-    {"ratio": 0.05, "dropout": 0.5},
-    {"activation": "sigmoid"},
-    {"activation": "tanh", "batch_norm": True, "ratio": 0.05, "select_at": "bn"},
-    {"batch_norm": True},
-]
 
 
 @pytest.fixture(scope="module")
@@ -26,32 +18,10 @@ def part():
     return Part(whole.images[:40], whole.labels[:40])
 
 
-def network(part, **setting):
-    """One whose batch normalisation has seen a few images, and learned some negative scales."""
-    model = build(Config(**setting)).train()
-    with torch.no_grad():
-        model(part.images * 2 + 1)
-        for layer in model.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                layer.weight.copy_(torch.linspace(-1, 2, len(layer.weight)))
-                layer.bias.copy_(torch.linspace(1, -1, len(layer.bias)))
-    return model
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("onednn", [True, False])
-def test_it_computes_what_the_network_computes(part, setting, onednn, monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
-    model = network(part, **setting).eval()
-    with torch.no_grad():
-        expected = model(part.images)
-        found = inference(model)(part.images)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(found.argmax(1), expected.argmax(1))
-
-
 def test_loss_and_mistakes(part, monkeypatch):
-    model = network(part, dropout=0.5, batch_norm=True)
+    model = build(Config(dropout=0.5, batch_norm=True)).train()
+    with torch.no_grad():
+        model(part.images * 2 + 1)  # the averages of batch normalisation move
     monkeypatch.setattr(measures, "BATCH", 7)
     loss, wrong, predicted = evaluate(model, part)
     with torch.no_grad():

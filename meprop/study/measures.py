@@ -4,66 +4,34 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import nn
 
-from meprop import kernels
 from meprop.study.data import Part
-from meprop.study.network import ACTIVATIONS, PaperCNN
 from meprop.watching import watch
 
 BATCH = 200  # larger ones leave the cache
 
 
 @torch.inference_mode()
-def evaluate(model: PaperCNN, part: Part) -> tuple[float, list[int], list[int]]:
+def evaluate(model: nn.Module, part: Part) -> tuple[float, list[int], list[int]]:
     """Mean loss, the indices of the misclassified images, and what they were taken for."""
-    logits = inference(model.eval())
+    model.eval()
     loss, wrong, predicted = 0.0, [], []
     for start in range(0, len(part), BATCH):
         images, labels = part[start : start + BATCH]
-        output = logits(images)
+        output = model(images.contiguous(memory_format=torch.channels_last))
         loss += float(F.cross_entropy(output, labels, reduction="sum"))
         classes = output.argmax(1)
         missed = torch.nonzero(classes != labels).flatten()
         wrong += (missed + start).tolist()
         predicted += classes[missed].tolist()
     return loss / len(part), wrong, predicted
-
-
-def inference(model: PaperCNN) -> Callable[[Tensor], Tensor]:
-    """What `model(images)` computes in evaluation mode, up to rounding, in half the time.
-
-    Batch normalisation, which is a scale and a shift by now, goes into the convolution's weights.
-    Pooling comes before the activation: it is monotone, so the largest of four is the same one.
-    conv1 and its pooling stay in oneDNN's own memory layout; conv2 and its pooling, most of the
-    work, are one kernel of ours.
-    """
-    if not (torch.backends.mkldnn.is_available() and kernels.supports(model.conv2.weight)):
-        return lambda images: model(images.contiguous(memory_format=torch.channels_last))
-    from meprop.kernels.winograd import pooled_conv2d
-
-    activate = ACTIVATIONS[model.activation]
-    conv1, conv2 = (
-        fuse_conv_bn_eval(layer, norm) if isinstance(norm, nn.BatchNorm2d) else layer
-        for layer, norm in ((model.conv1, model.bn1), (model.conv2, model.bn2))
-    )
-    weight = conv1.weight.to_mkldnn()
-    second = pooled_conv2d(conv2.weight, conv2.bias)
-
-    def logits(images: Tensor) -> Tensor:
-        x = F.conv2d(images.to_mkldnn(), weight, conv1.bias, conv1.stride, conv1.padding)
-        x = activate(model.pool(x)).to_dense()
-        x = activate(second(x)).flatten(1)
-        return model.fc2(activate(model.bn3(model.fc1(x))))
-
-    return logits
 
 
 NAMES = ("before", "after", "weight", "norm_kept")
