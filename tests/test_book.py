@@ -22,15 +22,12 @@ from meprop.study.book import (
     meta,
     repository_buttons,
     runs,
-    start,
     status,
 )  # fmt: skip
 from meprop.study.book.docstrings import to_rst
 from meprop.study.book.finishing import sized
 from meprop.study.book.idea import RATIO, STEPS, gradient, idea
 from meprop.study.experiments import load
-from meprop.study.report import headline
-from meprop.study.report.claims import ledger
 from meprop.study.report.results import Results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +55,7 @@ def results(record, monkeypatch):
         }
         return Results(tuple(declared), made)
 
-    for module in (runs, effects, headline, status):
+    for module in (runs, effects, status):
         monkeypatch.setattr(module, "gather", gather)
     return chosen
 
@@ -123,25 +120,6 @@ def test_effect_says_what_is_missing(results):
     results["ablation/ratio-k05-s0"], results["ablation/scope-layer-s0"] = 97.0, 97.1
     text = effects.effect(*readings)
     assert "`scope-sample`: not trained yet" in text and "+0.10 points" in text
-
-
-def test_headline_without_and_with_records(results):
-    assert headline.answers()[0].number == "not trained yet"
-    for seed in range(3):
-        results[f"paper/table2-baseline-s{seed}"] = 99.0
-        results[f"paper/table2-k05-d06-s{seed}"] = 99.0 + seed / 10
-    first = headline.answers()[0]
-    assert first.number == "+0.10 points" and "3 seeds" in first.sentence
-    assert first.number in headline.markdown() and first.number in start.answers()
-    results["paper/table2-k05-d0-s0"] = 98.9
-    assert "Without decay -0.10 (one seed), with" in headline.answers()[0].sentence
-
-
-def test_scoreboard_has_every_claim_once():
-    judged, board = ledger(), start.scoreboard()
-    assert board.count('<span class="where">') == len(judged)
-    counts = [int(n) for n in re.findall(r"<li class=[^>]*><b>(\d+)</b>", board)]
-    assert sum(counts) == len(judged) and len(counts) == len(start.SIGNS)
 
 
 def test_costs_and_hardware(results):

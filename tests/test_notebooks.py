@@ -34,7 +34,7 @@ WRONG = {
     "07-quick": ({"plain": "nowhere"}, "plain must be a folder, got 'nowhere'"),
     "08-your-model": (
         {"model": "resnet81"},
-        "model must be 'resnet18', 'own' or 'package.module:factory', got 'resnet81'",
+        "model: 'resnet81' is not to be had as module:function: ",
     ),
     "12-power": ({"tables": 10}, "tables must be in [100, 100000], got 10"),
     "11-turnover": ({"decay": 0.5}, "decay must be 0.3, 0.6 or 0.9, got 0.5"),

@@ -38,7 +38,7 @@ OTHERWISE = {
     "05-speed": {"ratio": 0.01},
     "06-claims": {"margin": 0.2, "alpha": 0.1},
     "07-quick": {"plain": "results/quick"},
-    "08-your-model": {"model": "own", "ratio": 0.1},
+    "08-your-model": {"ratio": 0.1, "side": 32},
     "11-turnover": {"decay": 0.6},
     "12-power": {"tables": 200},
     "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},

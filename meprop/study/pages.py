@@ -35,7 +35,6 @@ from meprop.study.pipeline import (
     snakemake,
     train,
 )
-from meprop.study.report import readme
 from meprop.study.settings import nearest
 
 FOLDER = Path("notebooks")
@@ -246,8 +245,6 @@ def refresh(names: Sequence[str] = (), every: bool = False, cores: int | None = 
             if (ROOT / page.draft).is_file():
                 (ROOT / page.path).parent.mkdir(parents=True, exist_ok=True)
                 os.replace(ROOT / page.draft, ROOT / page.path)
-    if not names and readme.BLOCK.search((ROOT / "README.md").read_text(encoding="utf-8")):
-        readme.write()
     return failed
 
 

@@ -28,12 +28,11 @@ from meprop.study.book.context import later_work
 from meprop.study.book.effects import effect
 from meprop.study.book.idea import idea
 from meprop.study.book.runs import runs_table
-from meprop.study.book.start import answers, scoreboard, studies_list
+from meprop.study.book.start import studies_list
 from meprop.study.book.status import costs, hardware, notebooks, suites, versions
 from meprop.study.paper import paper
 
 PIECES: dict[str, Callable[..., str]] = {
-    "answers": answers,
     "cite": cite_box,
     "costs": costs,
     "effect": effect,
@@ -42,7 +41,6 @@ PIECES: dict[str, Callable[..., str]] = {
     "later-work": later_work,
     "notebooks": notebooks,
     "runs": runs_table,
-    "scoreboard": scoreboard,
     "studies": studies_list,
     "suites": suites,
     "terms": definitions.glossary,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from meprop.study.experiments import ROOT, load
-from meprop.study.report.headline import over_seeds
 from meprop.study.report.results import gather, tests
-from meprop.study.report.statistics import paired
+from meprop.study.report.statistics import Interval, paired
 from meprop.study.report.wording import points
 
 
@@ -30,3 +29,10 @@ def effect(study: str, ours: str, *others: str) -> str:
         return f":::{{div}} effect\n\nDeclared as {names}{where}, and not trained yet.\n\n:::"
     said = f"**Measured** against `{ours}`{where}:"
     return "\n".join([":::{div} effect\n", said, "", *(f"- {line}" for line in lines), "", ":::"])
+
+
+def over_seeds(found: Interval) -> str:
+    """How well a mean is known, in words."""
+    if not found.known:
+        return "one seed, so no more than a description"
+    return f"95% interval {points(found.low)} to {points(found.high)}, {found.n} seeds"
