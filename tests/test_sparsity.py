@@ -96,7 +96,7 @@ def test_the_committed_densities_are_whole():
     networks = table.groupby(sparsity.NETWORK)
     assert networks.ngroups == 12 and set(table.dataset) == {"mnist"}
     for _, network in networks:
-        assert sorted(set(network.step)) == sparsity._spaced(table.step.max())
+        assert sorted(set(network.step)) == sparsity._spaced(sparsity.STEPS)
         assert (network.groupby("step").size() == len(sparsity.LAYERS)).all()
     below = table[table.layer.isin(["conv1", "conv2"])]
     assert below.above.max() <= 25, "one winner in a window of four"
@@ -142,7 +142,7 @@ def test_the_page_finds_the_steps_and_the_shares(tmp_path):
     assert found["together"].ReLU[found["together"].ReLU].index.tolist() == [2, 3, 100]
     steps_of = found["agreement"].set_index(["activation", "seed"])["all three agree at steps"]
     assert steps_of["ReLU", "mean"] == "2-3, 100" and steps_of["sigmoid", "mean"] == "1-2,000"
-    assert found["rows"].loc["2,000", "ReLU fc1"] == "40.0 (39.5-40.5)"
+    assert found["rows"].loc["2,000", "fc1"] == "40.0 (39.5-40.5)"
     # By hand: the areas between the steps, by the 1,999 steps they lie over.
     area = 10.5 + 3.25 + 7 * 6.75 + 90 * 6.5 + 1900 * 2
     assert found["averages"].ReLU["conv2"] == pytest.approx(area / 1999)
@@ -158,7 +158,7 @@ def test_the_page_finds_the_steps_and_the_shares(tmp_path):
     [
         ({1: (23, 3, 50)}, "not after one mini-batch"),
         ({1: (30, 18, 50)}, "fails at conv2"),
-        ({2000: (23, 3, 50)}, "Nor can the paper's"),
+        ({2000: (23, 3, 50)}, "Nor can the iteration be an epoch"),
     ],
 )
 def test_other_densities_contradict_a_sentence(tmp_path, changed, sentence):
