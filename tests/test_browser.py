@@ -137,12 +137,14 @@ class Visit:
     wider_than_phone: list[str]
 
 
+# A bare DataFrame is a look at the data on the way, and no table of the book.
 LOOK = """() => ({
     untypeset: [...document.querySelectorAll(".math")].filter(
         (it) => !it.querySelector("mjx-container")).length,
     withoutAlt: [...document.querySelectorAll("img")].filter(
         (it) => !it.alt && it.getAttribute("role") !== "presentation").map((it) => it.src),
-    unnumbered: [...document.querySelectorAll("article table, article figure:not(.idea)")].filter(
+    unnumbered: [...document.querySelectorAll(
+        "article table:not(.dataframe), article figure:not(.idea)")].filter(
         (it) => !it.querySelector(".caption-number")).map((it) => it.textContent.slice(0, 80)),
     links: [...document.querySelectorAll("a[href]")].map((it) => it.href),
     ids: [...document.querySelectorAll("[id]")].map((it) => it.id),
