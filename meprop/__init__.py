@@ -8,7 +8,7 @@
 from meprop import schedule
 from meprop.conversion import convert, exact, revert
 from meprop.history import history_state, load_history_state
-from meprop.layers import Conv2d, GradientTopK, Linear
+from meprop.layers import Conv1d, Conv2d, GradientTopK, Linear
 from meprop.rule import TopK
 from meprop.selection import select
 from meprop.watching import Seen, watch
@@ -16,6 +16,7 @@ from meprop.watching import Seen, watch
 __version__ = "0.1.0"
 
 __all__ = [
+    "Conv1d",
     "Conv2d",
     "GradientTopK",
     "Linear",

@@ -20,7 +20,7 @@ from meprop.kernels.cost import cheaper
 from meprop.selection import select
 
 if TYPE_CHECKING:
-    from meprop.layers import Conv2d, GradientTopK, Linear, Selecting
+    from meprop.layers import Convolution, GradientTopK, Linear, Selecting
 
 # Called with the gradient at a layer's output and what selection left of it; `watch` fills it.
 OBSERVERS: WeakKeyDictionary[nn.Module, list[Callable[[Tensor, Tensor], None]]] = (
@@ -37,20 +37,27 @@ class Sliding(NamedTuple):
     groups: int
 
 
-def conv2d(layer: Conv2d, input: Tensor, padding: tuple[int, ...]) -> Tensor:
-    """`F.conv2d` with the layer's parameters and its selective backward pass."""
+def convolution(layer: Convolution, input: Tensor, padding: Any) -> Tensor:
+    """`F.conv2d` or `F.conv1d` with the layer's parameters and its selective backward pass."""
+    name = type(layer).__name__
     if input.is_complex():
-        raise ValueError(f"Conv2d: takes real numbers, got {input.dtype}; use torch's own layer")
-    sliding = Sliding(pair(layer.stride), pair(padding), pair(layer.dilation), layer.groups)
-    return _apply(_Conv2d, *_arguments(layer, input), layer, sliding)
+        raise ValueError(f"{name}: takes real numbers, got {input.dtype}; use torch's own layer")
+    x, weight, bias = _arguments(layer, input)
+    if weight.dim() == 4:
+        stride, padding, dilation = (each(v, 2) for v in (layer.stride, padding, layer.dilation))
+        sliding = Sliding(stride, padding, dilation, layer.groups)
+        return _apply(_Conv2d, x, weight, bias, layer, sliding)
+    # As torch does it: an image of height 1.
+    stride, dilation = (1, *each(layer.stride, 1)), (1, *each(layer.dilation, 1))
+    sliding = Sliding(stride, (0, *each(padding, 1)), dilation, layer.groups)
+    x, weight = x.unsqueeze(2), weight.unsqueeze(2)
+    return _apply(_Conv2d, x, weight, bias, layer, sliding).squeeze(2)
 
 
-def pair(value: Any) -> tuple[int, int]:
+def each(value: Any, count: int) -> tuple[int, ...]:
     """As torch reads a stride that somebody set to a number, or to a list."""
-    if isinstance(value, int):
-        return (value, value)
-    first, *rest = value
-    return (first, rest[0] if rest else first)
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * count if len(values) == 1 else values
 
 
 def linear(layer: Linear, input: Tensor) -> Tensor:
@@ -241,7 +248,7 @@ def _for_bias(layer: Selecting, grad: Tensor, chosen: Tensor) -> Tensor:
     return chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
 
 
-def _arguments(layer: Conv2d | Linear, input: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def _arguments(layer: Convolution | Linear, input: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Input, weight and bias; under autocast as torch's own layers would cast them.
 
     Autograd sees the cast, so that gradients come back in the parameters' own type.

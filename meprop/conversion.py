@@ -10,13 +10,18 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
-from meprop.layers import Conv2d, Linear, Selecting, check_settings
+from meprop.layers import Conv1d, Conv2d, Linear, Selecting, check_settings
 from meprop.rule import TopK
 
 M = TypeVar("M", bound=nn.Module)
 
-CONVERTED: dict[type[nn.Module], type[Selecting]] = {nn.Conv2d: Conv2d, nn.Linear: Linear}
+CONVERTED: dict[type[nn.Module], type[Selecting]] = {
+    nn.Conv2d: Conv2d,
+    nn.Conv1d: Conv1d,
+    nn.Linear: Linear,
+}
 ORIGINAL: dict[type[nn.Module], type[nn.Module]] = {
     ours: theirs for theirs, ours in CONVERTED.items()
 }
@@ -46,7 +51,8 @@ def convert(
     is ours already keeps its rule, so `revert` first to leave it out. Other layers that are ours
     get the new rule, and keep their `run_grad` where it has a decay. `backend`, `history` and
     `in_eval` are those of `Conv2d`.
-    Subclasses of torch's layers may compute something else, so they are left alone, with a warning.
+    Subclasses of torch's layers may compute something else, so they are left alone; so are other
+    kinds of convolution, where `layers` has `nn.Conv2d`. One warning names them, but for `skip`'s.
     Wherever a backward pass runs, gradients are selected: in `eval()` too, unless
     `in_eval="exact"`.
 
@@ -54,8 +60,8 @@ def convert(
     >>> type(model[0])
     <class 'meprop.layers.Conv2d'>
     """
-    for each in rule.values() if isinstance(rule, Mapping) else (rule,):
-        check_settings("convert", each, backend, history, in_eval)
+    for one in rule.values() if isinstance(rule, Mapping) else (rule,):
+        check_settings("convert", one, backend, history, in_eval)
     wanted = _checked_layers(layers)
     names = names_of(model)
     skipped = _skipped(skip, dict(model.named_modules(remove_duplicate=False)))
@@ -65,6 +71,11 @@ def convert(
         warnings.warn(f"convert: nothing to convert, the model has no {types}", stacklevel=2)
     rules = rules_by_name("convert", rule, candidates)
     foreign = {m: why for m in rules if (why := _foreign(m))}
+    if nn.Conv2d in wanted and not isinstance(rule, Mapping):
+        for other in names:
+            if isinstance(other, _ConvNd) and not isinstance(other, (*wanted, Selecting)):
+                see = ", see layers=" if type(other) in CONVERTED else ""
+                foreign |= {} if other in skipped else {other: f"{type(other).__name__}{see}"}
     if foreign:
         left = ", ".join(f"{names[m][0]} ({why})" for m, why in foreign.items())
         warnings.warn(f"convert: left alone: {left}", stacklevel=2)
@@ -79,7 +90,7 @@ def convert(
 
 
 def revert(model: M) -> M:
-    """Undo `convert`: our `Conv2d` and `Linear` layers become torch's again, in place.
+    """Undo `convert`: our layers become torch's again, in place.
 
     >>> revert(convert(nn.Conv2d(3, 8, 3), TopK(0.05)))
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))

@@ -81,6 +81,8 @@ def _check_shape(name: str, layer: Selecting, run_grad: Tensor) -> None:
     wanted: tuple[str | int, ...] = ("rows", *shape[1:])
     if isinstance(layer, nn.Conv2d):
         wanted = ("samples", layer.out_channels, "height", "width")
+    elif isinstance(layer, nn.Conv1d):
+        wanted = ("samples", layer.out_channels, 1, "width")
     elif isinstance(layer, nn.Linear):
         wanted = ("rows", layer.out_features)
     if layer.history == "position":

@@ -1,4 +1,4 @@
-"""torch's `Conv2d` and `Linear` with a sparse backward pass, and the selection as a layer."""
+"""torch's convolutions and `Linear` with a sparse backward pass, and the selection as a layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from meprop.backward import conv2d, linear, pair, refuse, refuse_symbols, topk_gradient
+from meprop.backward import convolution, each, linear, refuse, refuse_symbols, topk_gradient
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 
@@ -150,7 +150,39 @@ class Selecting(nn.Module):
         return f"{own}, {kept}" if own else kept
 
 
-class Conv2d(Selecting, nn.Conv2d):
+class Convolution(Selecting):
+    """What the convolutions share: torch's padding, and the call."""
+
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    padding_mode: Any
+    groups: int
+    weight: Tensor
+    bias: Tensor | None
+    _reversed_padding_repeated_twice: list[int]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Same output as torch's layer, bit for bit."""
+        if self._without_us(input):
+            return super().forward(input)
+        spatial = len(self.kernel_size)
+        if input.dim() == spatial + 1:
+            return self.forward(input.unsqueeze(0)).squeeze(0)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        elif isinstance(padding, str):
+            strided = padding == "same" and max(each(self.stride, spatial)) > 1
+            if strided or padding not in ("same", "valid"):
+                return super().forward(input)  # torch says what is wrong
+            input, padding = _explicit_padding(self, input)
+        return convolution(self, input, padding)
+
+
+class Conv2d(Convolution, nn.Conv2d):
     """`torch.nn.Conv2d` whose backward pass uses only the selected entries of its output gradient.
 
     Takes torch's own arguments; then `rule` (`None`: exact gradients), `backend`: `sparse` (CPU
@@ -164,22 +196,13 @@ class Conv2d(Selecting, nn.Conv2d):
     >>> layer(torch.rand(10, 1, 28, 28)).sum().backward()
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Same output as torch's layer, bit for bit."""
-        if self._without_us(input):
-            return super().forward(input)
-        if input.dim() == 3:
-            return self.forward(input.unsqueeze(0)).squeeze(0)
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            return conv2d(self, input, (0, 0))
-        padding = self.padding
-        if isinstance(padding, str):
-            strided = padding == "same" and pair(self.stride) != (1, 1)
-            if strided or padding not in ("same", "valid"):
-                return super().forward(input)  # torch says what is wrong
-            input, padding = _explicit_padding(self, input)
-        return conv2d(self, input, padding)
+
+class Conv1d(Convolution, nn.Conv1d):
+    """`torch.nn.Conv1d` likewise: a `Conv2d` over images of height 1, as is its `run_grad`.
+
+    >>> layer = Conv1d(1, 32, 5, padding=2, rule=TopK(0.05))
+    >>> layer(torch.rand(10, 1, 100)).sum().backward()
+    """
 
 
 class Linear(Selecting, nn.Linear):
@@ -211,7 +234,7 @@ class GradientTopK(Selecting):
     def __init__(self, rule: TopK, history: str = "slot", in_eval: str = "select") -> None:
         if rule is None:
             raise ValueError("GradientTopK: rule must be a TopK, got None")
-        super().__init__(rule=rule, backend="masked", history=history, in_eval=in_eval)
+        super().__init__(rule=rule, history=history, in_eval=in_eval)
 
     def forward(self, input: Tensor) -> Tensor:
         """A copy of the input, which an in-place activation may change."""
@@ -231,14 +254,13 @@ def check_settings(
         check_scope(rule, layer)
 
 
-def _explicit_padding(layer: nn.Conv2d, input: Tensor) -> tuple[Tensor, tuple[int, int]]:
+def _explicit_padding(layer: Convolution, input: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """What torch does with "same" and "valid": pad one more on the far side where it is uneven."""
+    sizes = layer.kernel_size
     if layer.padding == "valid":
-        return input, (0, 0)
+        return input, (0,) * len(sizes)
     # From what the layer has now: somebody may have set its padding or its dilation.
-    sides = zip(pair(layer.dilation), pair(layer.kernel_size), strict=True)
-    total = [dilation * (size - 1) for dilation, size in sides]
-    top, left = (around // 2 for around in total)
-    if total != [2 * top, 2 * left]:
-        input = F.pad(input, (0, total[1] - 2 * left, 0, total[0] - 2 * top))
-    return input, (top, left)
+    reach = [d * (k - 1) for d, k in zip(each(layer.dilation, len(sizes)), sizes, strict=True)]
+    if any(around % 2 for around in reach):
+        input = F.pad(input, [far for around in reach[::-1] for far in (0, around % 2)])
+    return input, tuple(around // 2 for around in reach)

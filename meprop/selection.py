@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from meprop.rule import TopK
 
 SCOPES_OF = {
+    "Conv1d": ("map", "sample", "layer", "mixed"),
     "Conv2d": ("map", "sample", "layer", "mixed"),
     "Linear": ("map", "sample", "layer", "mixed", "unified"),
 }

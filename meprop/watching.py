@@ -80,7 +80,7 @@ class Seen:
 
 @contextmanager
 def watch(model: nn.Module) -> Iterator[dict[str, Seen]]:
-    """Yield what is seen, by layer name: ours, and torch's plain `Conv2d` and `Linear`.
+    """Yield what is seen, by layer name: ours, and torch's plain `Conv1d`, `Conv2d`, `Linear`.
 
     >>> from meprop import Conv2d, TopK
     >>> model = nn.Sequential(Conv2d(1, 8, 3, rule=TopK(0.25)), nn.Flatten())
@@ -93,7 +93,7 @@ def watch(model: nn.Module) -> Iterator[dict[str, Seen]]:
     undo: list[Callable[[], None]] = []
     try:
         for name, layer in model.named_modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear | Selecting):
+            if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear | Selecting):
                 seen[name] = Seen()
                 undo += _attach(layer, seen[name])
         yield seen

@@ -1,4 +1,4 @@
-"""The method written out in loops, sharing no code with the module it checks."""
+"""The method from its definition, in loops and NumPy, sharing no code with the module it checks."""
 
 from __future__ import annotations
 
@@ -61,3 +61,92 @@ def conv2d_backward(grad, x, weight, stride, padding, dilation, count):
                         dw[o, i, ky, kx] += g * x[b, channel, y, z]
                         dx[b, channel, y, z] += g * weight[o, i, ky, kx]
     return torch.from_numpy(dx), torch.from_numpy(dw)
+
+
+class Layer:
+    """One layer's backward pass in float64, and its run_grad from step to step."""
+
+    def __init__(self, kind, rule, history="slot", stride=(1, 1), dilation=(1, 1), groups=1,
+                 around=((0, 0), (0, 0)), mode="constant"):  # fmt: skip
+        self.kind, self.rule, self.history = kind, rule, history
+        self.stride, self.dilation, self.groups = stride, dilation, groups
+        self.around, self.mode = around, mode
+        self.run_grads = {}
+
+    def backward(self, x, weight, upstream):
+        """dL/dx, dL/dW and dL/db for an upstream gradient."""
+        chosen = upstream * self.select(upstream)
+        full = self.rule is None or self.rule["bias"] == "full"
+        for_bias = upstream if full else chosen
+        if self.kind == "linear":
+            return chosen @ weight, chosen.T @ x, for_bias.sum(0)
+        return *self.convolution(x, weight, chosen), for_bias.sum((0, 2, 3))
+
+    def select(self, grad):
+        """1 where an entry is passed on."""
+        rule = self.rule
+        if rule is None:
+            return np.ones(grad.shape)
+        score = np.abs(grad)
+        if rule["decay"] > 0:
+            if self.history == "position":
+                score = score.mean(0)[None]
+            past = self.run_grads.get(score.shape, np.zeros(score.shape))
+            score = rule["decay"] * past + (1 - rule["decay"]) * score
+            self.run_grads[score.shape] = score
+            score = np.broadcast_to(score, grad.shape)
+        by_map = self.kind == "conv" and rule["scope"] == "map"
+        axes = (1, 0, 2, 3) if by_map else range(grad.ndim)
+        moved = score.transpose(axes)
+        if rule["scope"] == "unified":
+            units = self.largest(score.sum(0)[None])[0]
+            return np.broadcast_to(units, grad.shape)
+        if rule["scope"] == "layer":
+            number = 1
+        elif self.kind == "linear" or rule["scope"] == "mixed":
+            number = len(grad)
+        else:
+            number = grad.shape[1] * (len(grad) if rule["scope"] == "sample" else 1)
+        rows = self.largest(moved.reshape(number, -1)).reshape(moved.shape)
+        return rows.transpose(np.argsort(axes))
+
+    def largest(self, rows):
+        """1 at the k largest of each row, the first of equal ones."""
+        k = max(1, round(self.rule["ratio"] * rows.shape[1]))
+        mask = np.zeros(rows.shape)
+        for row, chosen in zip(rows, mask, strict=True):
+            chosen[np.lexsort((np.arange(len(row)), -row))[:k]] = 1
+        return mask
+
+    def convolution(self, x, weight, grad):
+        """dL/dx and dL/dW, a filter's pixel at a time."""
+        samples, channels, height, width = x.shape
+        # Where each padded pixel comes from; the last place stands for the zeros of the padding.
+        source = np.arange(height * width).reshape(height, width)
+        extra = {"constant_values": height * width} if self.mode == "constant" else {}
+        source = np.pad(source, self.around, self.mode, **extra)
+        flat = np.concatenate(
+            [x.reshape(samples, channels, -1), np.zeros((samples, channels, 1))], 2
+        )
+        padded = flat[:, :, source]
+        dpadded, dweight = np.zeros_like(padded), np.zeros_like(weight)
+        outputs, inputs = weight.shape[0] // self.groups, weight.shape[1]
+        for g in range(self.groups):
+            filters, maps = (
+                slice(g * outputs, (g + 1) * outputs),
+                slice(g * inputs, (g + 1) * inputs),
+            )
+            for ky, kx in np.ndindex(*weight.shape[2:]):
+                y, z = (
+                    slice(k * d, k * d + s * n, s)
+                    for k, d, s, n in zip(
+                        (ky, kx), self.dilation, self.stride, grad.shape[2:], strict=True
+                    )
+                )
+                seen, pixel = padded[:, maps, y, z], weight[filters, :, ky, kx]
+                dweight[filters, :, ky, kx] = np.einsum("bohw,bihw->oi", grad[:, filters], seen)
+                back = np.einsum("bohw,oi->bihw", grad[:, filters], pixel)
+                dpadded[:, maps, y, z] += back
+        dflat = np.zeros_like(flat)
+        np.add.at(dflat, (slice(None), slice(None), source), dpadded)
+        return dflat[:, :, :-1].reshape(x.shape), dweight

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, convert, exact, history_state, revert
+from meprop import Conv1d, Conv2d, GradientTopK, Linear, TopK, convert, exact, history_state, revert
 from meprop.study import PaperCNN  # makes torchvision importable
 
 
@@ -297,6 +297,25 @@ def test_subclasses_are_left_alone_and_named():
     assert type(model[1]) is Scaled
 
 
+def test_other_convolutions_are_left_alone_and_named_once():
+    def model():
+        return nn.ModuleDict({
+            "a": nn.Conv2d(1, 1, 1), "b": nn.Conv1d(1, 1, 1), "c": nn.ConvTranspose2d(1, 1, 1),
+            "d": nn.Conv3d(1, 1, 1), "e": nn.Linear(1, 1),
+        })  # fmt: skip
+
+    named = r"left alone: b \(Conv1d, see layers=\), c \(ConvTranspose2d\), d \(Conv3d\)"
+    with pytest.warns(UserWarning) as seen:
+        convert(model(), TopK(0.5))
+    assert [bool(re.search(named, str(each.message))) for each in seen] == [True]
+    with pytest.warns(UserWarning, match=r"left alone: d \(Conv3d\)$"):
+        found = convert(model(), TopK(0.5), layers=(nn.Conv1d, nn.Conv2d), skip="c")
+    assert [type(found[name]) for name in "ab"] == [Conv2d, Conv1d]
+    # Nothing was asked for that they could be: no warning, which would be an error here.
+    convert(model(), TopK(0.5), layers=nn.Linear)
+    convert(model(), {"a": TopK(0.5)})
+
+
 def test_nothing_to_convert_is_said():
     with pytest.warns(UserWarning, match="no Conv2d"):
         convert(nn.Linear(1, 1), TopK(0.5))
@@ -306,7 +325,7 @@ def test_nothing_to_convert_is_said():
     ("arguments", "message"),
     [
         ({"rule": 0.05}, "rule must be a TopK or None, got 0.05"),
-        ({"rule": TopK(0.1), "layers": (nn.Conv1d,)}, "layers can contain nn.Conv2d.*Conv1d"),
+        ({"rule": TopK(0.1), "layers": (nn.Conv3d,)}, "layers can contain nn.Conv2d.*Conv3d"),
         ({"rule": TopK(0.1), "skip": ("3.0",)}, "no module of the model: '3.0'"),
         ({"rule": TopK(0.1), "skip": ("2.00",)}, "did you mean '2.0'"),
         ({"rule": TopK(0.1), "backend": "fast"}, "backend .* got 'fast'"),

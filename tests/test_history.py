@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, history_state, load_history_state, select
+from meprop import (
+    Conv1d,
+    Conv2d,
+    GradientTopK,
+    Linear,
+    TopK,
+    history_state,
+    load_history_state,
+    select,
+)
 
 
 def model(seed=0):
@@ -77,6 +86,7 @@ def test_another_models_state_is_refused():
         (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5)), (2, 3, 5, 5)),
         (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5)), (2, 4)),
         (Conv2d(1, 4, 3, rule=TopK(0.5, decay=0.5), history="position"), (2, 4, 5, 5)),
+        (Conv1d(1, 4, 3, rule=TopK(0.5, decay=0.5)), (2, 4, 2, 5)),
         (Linear(3, 4, rule=TopK(0.5, decay=0.5)), (2, 3)),
         (Linear(3, 4, rule=TopK(0.5, decay=0.5)), (2, 4, 1, 1)),
     ],

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, select
+from meprop import Conv1d, Conv2d, GradientTopK, Linear, TopK, select
 
 
 @st.composite
@@ -68,6 +68,59 @@ def test_conv_with_everything_kept_is_torchs(case, rule):
     arguments, shape, seed = case
     layer, plain = pair(Conv2d, nn.Conv2d, arguments, seed, rule=rule)
     check_equal(layer, plain, shape, seed)
+
+
+@st.composite
+def conv1ds(draw):
+    """Arguments of a convolution over sequences, and the same over images of height 1."""
+    groups, stride = draw(st.sampled_from([1, 1, 2])), draw(st.integers(1, 2))
+    kernel, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    padding = draw(st.sampled_from([0, 1, 2, "valid"] + (["same"] if stride == 1 else [])))
+    wide = {"kernel_size": kernel, "stride": stride, "padding": padding, "dilation": dilation}
+    flat = {"kernel_size": (1, kernel), "stride": (1, stride), "dilation": (1, dilation)}
+    flat["padding"] = padding if isinstance(padding, str) else (0, padding)
+    both = {"in_channels": 2 * groups, "out_channels": 4 * groups, "groups": groups}
+    both["bias"] = draw(st.booleans())
+    return both | wide, both | flat, draw(st.integers(0, 2**16))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+@given(
+    conv1ds(),
+    st.sampled_from(["auto", "sparse", "masked"]),
+    st.sampled_from([None, TopK(0.3), TopK(0.2, decay=0.5, scope="sample", bias="sparse")]),
+)
+def test_a_sequence_is_an_image_of_height_one(case, backend, rule):
+    wide, flat, seed = case
+    torch.manual_seed(seed)
+    layer = Conv1d(**wide, rule=rule, backend=backend)
+    image = Conv2d(**flat, rule=rule, backend=backend)
+    plain = nn.Conv1d(**wide)
+    plain.load_state_dict(layer.state_dict())
+    image.load_state_dict(
+        {
+            n: t.reshape(p.shape)
+            for (n, t), p in zip(layer.state_dict().items(), image.parameters(), strict=True)
+        }
+    )
+    for _ in range(2):
+        x = torch.randn(3, wide["in_channels"], 20)
+        assert torch.equal(layer(x), plain(x))
+        assert torch.equal(layer(x[0]), layer(x[:1])[0])
+        upstream = torch.randn(plain(x).shape)
+        _, ours = gradients(layer, x, upstream)
+        _, theirs = gradients(image, x.unsqueeze(2), upstream.unsqueeze(2))
+        for name, grad in ours.items():
+            assert torch.equal(grad, theirs[name].reshape(grad.shape))
+        if rule is not None and rule.decay:
+            assert torch.equal(layer.run_grad, image.run_grad)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_sequences_with_other_paddings(mode):
+    arguments = {"in_channels": 1, "out_channels": 2, "kernel_size": 4, "padding": "same"}
+    layer, plain = pair(Conv1d, nn.Conv1d, arguments | {"padding_mode": mode}, rule=TopK(1.0))
+    check_equal(layer, plain, (2, 1, 9), 0)
 
 
 @given(

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, exact, select, watch
+from meprop import Conv1d, Conv2d, GradientTopK, Linear, TopK, exact, select, watch
 
 
 def share(values):
@@ -31,6 +31,14 @@ def test_layers_without_a_rule_keep_everything(layer):
         layer(torch.tensor([[1.0, 0.0, 2.0]])).backward(torch.tensor([[1.0, 0.0, 0.0, 3.0]]))
     assert (seen[""].before, seen[""].after, seen[""].norm_kept) == (0.5, 0.5, 1.0)
     assert seen[""].weight == 4 / 12
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, Conv1d])
+def test_sequences(kind):
+    layer = kind(1, 2, 1)
+    with watch(layer) as seen:
+        layer(torch.ones(1, 1, 3)).backward(torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]]))
+    assert (seen[""].before, seen[""].after, seen[""].weight) == (1 / 3, 1 / 3, 1.0)
 
 
 def test_it_changes_no_value_and_leaves_no_trace():
