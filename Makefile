@@ -47,8 +47,8 @@ notebooks: .venv/made-from ## Execute the pages that are out of date, in place: 
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests
-	$(bin)/ruff check meprop benchmarks tests
-	$(bin)/ruff format --check meprop benchmarks tests
+	$(bin)/ruff check meprop benchmarks book tests
+	$(bin)/ruff format --check meprop benchmarks book tests
 	$(bin)/mypy
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder -m "not timed" $(ARGS)

@@ -1,13 +1,9 @@
-"""Records that nobody trained, to see what the reports make of many seeds, few, or none."""
-
-from collections.abc import Callable
-from dataclasses import replace
+"""Records that nobody trained."""
 
 import numpy as np
 
-from meprop.study.experiments import Run, load
+from meprop.study.experiments import Run
 from meprop.study.record import Record
-from meprop.study.report.results import Results
 
 IMAGES = 10_000
 
@@ -48,20 +44,3 @@ def record(run: Run, test: float = 99.0, dev: float = 99.2, diverged: bool = Fal
         test_predictions=None if diverged else [0] * len(wrong),
         provenance={"seconds": 100.0 * epochs},
     )
-
-
-def results(suite: str, test: Callable[[Run], float | None], seeds: int | None = None) -> Results:
-    """A suite in which each run came out as `test` says; None: it is missing.
-
-    `seeds`: so many for each configuration, whatever is declared.
-    """
-    runs = list(load().suites[suite].runs)
-    if seeds is not None:
-        runs = [
-            replace(run, seed=seed, config=replace(run.config, seed=seed))
-            for run in runs
-            if run.seed == 0
-            for seed in range(seeds)
-        ]
-    found = {run.id: record(run, score) for run in runs if (score := test(run)) is not None}
-    return Results(tuple(runs), found)

@@ -1,242 +1,149 @@
-"""The book's own extension: what it generates from records, and what it does to pages."""
+"""The book's prose and extension: what it says is what the executed notebooks say."""
 
-import dataclasses
+import json
 import re
+import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from docutils import nodes
-from docutils.utils import new_document
 from PIL import Image
 
-from meprop.study import Config, train
-from meprop.study.book import (
-    PIECES,
-    citing,
-    definitions,
-    effects,
-    finishing,
-    meta,
-    repository_buttons,
-    runs,
-    status,
-)  # fmt: skip
-from meprop.study.book.docstrings import to_rst
-from meprop.study.book.finishing import sized
-from meprop.study.book.idea import RATIO, STEPS, gradient, idea
-from meprop.study.experiments import load
-from meprop.study.report.results import Results
+from meprop.study import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+import meprop_book as book  # noqa: E402
+
 PAGES = sorted((ROOT / "book").glob("*.md"))
+README = (ROOT / "README.md").read_text("utf-8")
 
 
-@pytest.fixture(scope="module")
-def record():
-    return train(Config(dataset="digits", train_size=20, epochs=1), progress=False)
+def glued(path):
+    """The values that an executed notebook offers to other pages."""
+    found = {}
+    for cell in json.loads((ROOT / path).read_text("utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
+                (content,) = output["data"].values()
+                found[name] = yaml.safe_load("".join(content))
+    return found
 
 
-@pytest.fixture
-def results(record, monkeypatch):
-    """Stand in for the committed records: `results[run id] = test accuracy`."""
-    chosen: dict[str, float] = {}
-
-    def gather(suite, names=None):
-        declared = [
-            run for run in load().suites[suite].runs if names is None or run.name in set(names)
-        ]
-        made = {
-            run.id: dataclasses.replace(record, id=run.id, test_accuracy=chosen[run.id])
-            for run in declared
-            if run.id in chosen
-        }
-        return Results(tuple(declared), made)
-
-    for module in (runs, effects, status):
-        monkeypatch.setattr(module, "gather", gather)
-    return chosen
+# What the prose says
 
 
-# Generated pieces
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_glued_values_are_there(page):
+    text = page.read_text("utf-8")
+    for path, name, form in re.findall(r"\{glue:text\}`\.\./(\S+?)::(\S+?)(?::(\S+))?`", text):
+        values = glued(path)
+        assert name in values, f"{page.name}: {path} has no {name}"
+        assert format(values[name], form)
 
 
-def test_every_piece_is_used_and_every_used_piece_exists():
-    used = set()
-    for page in PAGES:
-        used |= set(re.findall(r"^```\{generated\} (\S+)", page.read_text("utf-8"), re.MULTILINE))
-    assert used == set(PIECES)
+def test_numbers_in_readme_are_those_of_the_notebooks():
+    """`1.27<!-- 05-speed speed-step .2f -->`: the notebook, the value and its format."""
+    found = re.findall(r"([-+]?[\d.]+)<!--\s+(\S+)\s+(\S+)\s+(\S+)\s+-->", README)
+    assert len(found) > 8
+    for shown, notebook, name, form in found:
+        value = glued(f"notebooks/{notebook}.ipynb")[name]
+        assert shown == format(value, form), (
+            f"README.md: {name} of {notebook} is {value:{form}} now"
+        )
 
 
-def test_effects_name_declared_runs():
-    """A study that is renamed must not leave a page behind."""
-    studies = load().studies
-    for page in PAGES:
-        for line in re.findall(r"^```\{generated\} effect (.+)", page.read_text("utf-8"), re.M):
-            study, *names = line.split()
-            assert set(names) <= set(studies[study].runs), line
+# A sentence of Start, README and the ablations, and the facts it was written for.
+SENTENCES = {
+    "Not decided yet": lambda v: v["claims-paper-done"] < v["claims-paper-declared"],
+    "A little, and mostly for free": lambda v: (
+        1 < v["speed-step-PaperCNN"] < 1.5 and v["speed-free-PaperCNN"] > 50
+    ),
+    "nothing is": lambda v: v["speed-free-PaperCNN-BN"] < 10 and v["speed-step-PaperCNN-BN"] > 1,
+    "Not in deep networks, as it stands": lambda v: v["model-top"] < 60 and v["model-dense"] > 85,
+    "Selecting above batch normalisation is better than below it": lambda v: (
+        v["ablation-bn-position-bn-position-above-verdict"] == "better"
+    ),
+    "With batch normalisation, 5% is worse than everything": lambda v: (
+        v["ablation-ratio-ratio-k05-bn-verdict"] == "worse"
+    ),
+    "Without it, 0.1% cannot be told from everything": lambda v: (
+        v["ablation-ratio-ratio-k0p1-verdict"] == "not told apart"
+    ),
+    "With sigmoid in place of ReLU, 5% often does not learn at all": lambda v: (
+        v["ablation-activation-activation-sigmoid-difference"] < -20
+    ),
+    "the kernels are behind": lambda v: v["speed-conv1"] < 1,
+    "Below BN 5% are too few; without BN even 0.1% cannot be told from all": lambda v: (
+        (v["ablation-ratio-ratio-k05-bn-verdict"], v["ablation-ratio-ratio-k0p1-verdict"])
+        == ("worse", "not told apart")
+    ),
+    "Above it": lambda v: v["ablation-bn-position-bn-position-above-verdict"] == "better",
+    "It seems so: with sigmoid, 5% often does not learn at all": lambda v: (
+        v["ablation-activation-activation-sigmoid-difference"] < -20
+    ),
+    "At 1% it does, at 5% no loss shows": lambda v: (
+        (v["ablation-fc1-fc1-k01-verdict"], v["ablation-fc1-fc1-k05-verdict"])
+        == ("worse", "not told apart")
+    ),
+}  # fmt: skip
+NOTHING_SHOWN = {"Not shown", "No scope stands out", "Both", "These runs cannot tell"}
 
 
-def test_runs_without_any_record(results):
-    assert runs.runs_table().startswith("0 of ")
+def values_of(*notebooks):
+    values: dict[str, object] = {}
+    for name in notebooks:
+        values |= glued(f"notebooks/{name}.ipynb")
+    return values
 
 
-def test_runs_have_a_row_a_record(results):
-    results["paper/table3-k05-d06-s1"] = 99.25
-    results["ablation/scope-mixed-s0"] = 97.5
-    table = runs.runs_table()
-    rows = [line.split(" | ") for line in table.splitlines() if "[JSON]" in line]
-    assert len(rows) == 2
-    assert rows[0][1:4] == ["paper", "1", "99.25"]
-    assert rows[0][6:10] == ["5", "0.6", "yes", ""]
-    assert "(../results/paper/table3-k05-d06-s1.json)" in rows[0][-1]
-    assert rows[1][9] == "scope mixed"
-    # Only the first seed's notebook is part of the repository.
-    assert rows[0][0] == "| [table3-k05-d06](../results/paper/table3-k05-d06-s1.json)"
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_sentences_are_still_true(sentence):
+    prose = [ROOT / "README.md", ROOT / "book" / "index.md", ROOT / "book" / "ablations.md"]
+    said = [path.name for path in prose if sentence in " ".join(path.read_text("utf-8").split())]
+    assert said, f"nobody says {sentence!r} any more: take it out here"
+    pages = ["ablation-bn-position", "ablation-activation", "ablation-fc1"]
+    own = ["03-tables", "04-ablations", "05-speed", "06-claims", "08-your-model"]
+    values = values_of(*own, *(f"pages/{page}" for page in pages))
+    assert SENTENCES[sentence](values), f"look at the sentence {sentence!r} in {' and '.join(said)}"
 
 
-def test_effect_is_paired_by_seed(results):
-    for seed, (ours, other) in enumerate([(97.0, 96.8), (97.2, 97.1), (97.1, 96.8)]):
-        results[f"ablation/ratio-k05-s{seed}"] = ours
-        results[f"ablation/bias-sparse-s{seed}"] = other
-    results["ablation/ratio-k05-s3"] = 50.0  # has no partner
-    text = effects.effect("bias", "ratio-k05", "bias-sparse")
-    assert "-0.20 points of test accuracy, 95% interval -0.45 to +0.05, 3 seeds" in text
+def test_ablations_answer_as_their_pages_do():
+    text = (ROOT / "book" / "ablations.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[.*?\]\(\.\./notebooks/(\S+)\.ipynb\) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) == len(experiments.load().studies)
+    for page, answer in rows:
+        verdicts = {key: its for key, its in values_of(page).items() if key.endswith("-verdict")}
+        nothing = set(verdicts.values()) == {"not told apart"}
+        told = nothing if answer in NOTHING_SHOWN else answer in SENTENCES
+        assert told, f"look at the answer {answer!r} in ablations.md; {page} says {verdicts}"
 
 
-def test_one_seed_is_no_more_than_a_description(results):
-    results["ablation/ratio-k05-s0"], results["ablation/bias-sparse-s0"] = 97.0, 97.1
-    text = effects.effect("bias", "ratio-k05", "bias-sparse")
-    assert "+0.10 points" in text and "description" in text and "interval" not in text
+def test_start_computes_nothing():
+    """Its numbers are glued from the pages, so the two cannot disagree."""
+    text = (ROOT / "book" / "index.md").read_text("utf-8")
+    assert text.count("{glue:text}") > 20
+    prose = re.sub("^:.*$", "", text.partition("## Three ways on")[0], flags=re.MULTILINE)
+    plain = re.sub(r"`[^`]*`|\(\S+\)|<[^>]*>", "", prose)
+    typed = {number for number in re.findall(r"(?<![\w-])[-+]?\d+\.?\d*", plain)}
+    assert typed <= {"5", "0.1", "0.6", "2", "3"}, "settings and tables of the paper, no results"
 
 
-def test_effect_says_what_is_missing(results):
-    readings = ("scope", "ratio-k05", "scope-sample", "scope-layer")
-    text = effects.effect(*readings)
-    assert "Declared as `scope-sample` and `scope-layer`" in text and "not trained yet" in text
-    assert "Measured" not in text
-    results["ablation/ratio-k05-s0"], results["ablation/scope-layer-s0"] = 97.0, 97.1
-    text = effects.effect(*readings)
-    assert "`scope-sample`: not trained yet" in text and "+0.10 points" in text
-
-
-def test_costs_and_hardware(results):
-    assert "No record" in status.costs() and "No record" in status.hardware()
-    results["paper/table2-baseline-s0"] = 99.0
-    assert status.costs().count("\n|") == 3 and status.hardware().count("\n|") == 3
-    assert "| 1 of " in status.suites()
-
-
-def test_notebook_times():
-    stamps = ("2026-01-02T03:04:05+00:00", "2026-01-02T03:04:07.500000Z")
-    execution = dict(zip(("iopub.execute_input", "shell.execute_reply"), stamps, strict=True))
-    cells = [{"metadata": {"execution": execution}}, {"metadata": {}}]
-    assert status.executed({"cells": cells}) == ("2026-01-02 03:04", 2.5)
-    assert status.executed({"cells": cells[1:]}) == ("not recorded", 0.0)
-
-
-def test_cite_box_agrees_with_the_citation_file():
+def test_citation_is_that_of_the_citation_file():
     about = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert f"version = {{{about['version']}}}" in citing.cite_box()
-
-
-def test_idea_shows_what_select_keeps():
-    text, size = idea(), gradient()[:, 0].numel()
-    assert text.count('class="kept"') == gradient().shape[1] * round(RATIO * size)
-    assert text.count('class="kept"') + text.count('class="dropped"') == gradient().numel()
-    assert text.count("<li>") == len(STEPS)
-    assert "\n\n" not in text  # would end the HTML block
-
-
-# Docstrings
-
-
-def test_docstring_fields_become_definitions():
-    lines = ["ratio: a share", "    of all.", "scope, pick: `x` and", "    more."]
-    assert to_rst(lines) == [
-        "``ratio``", "    a share of all.", "``scope``, ``pick``", "    ``x`` and more.", "",
-    ]  # fmt: skip
-
-
-def test_docstring_fields_in_running_text():
-    lines = ["before, after: shares of", "the whole. norm: a norm."]
-    assert to_rst(lines)[::2] == ["``before``, ``after``", "``norm``", ""]
-
-
-def test_docstring_prose_and_examples_stay():
-    lines = ["Takes `x`: that is all.", "", ">>> f(`1`)", "2"]
-    assert to_rst(lines) == ["Takes ``x``: that is all.", "", ">>> f(`1`)", "2", ""]
-
-
-# Definitions
-
-
-def defined(*children):
-    """The terms that are explained in a page with these children."""
-    document = new_document("page")
-    document += children
-    transform = definitions.Define(document)
-    transform.run()
-    return [(node["term"], node.astext()) for node in document.findall(definitions.explained)]
-
-
-def test_a_term_is_explained_once():
-    first = nodes.paragraph("", "Densities, and the decay. A density again.")
-    second = nodes.paragraph("", "decay")
-    assert defined(first, second) == [("density", "Densities"), ("decay", "decay")]
-
-
-def test_no_definition_in_titles_links_and_parts_of_words():
-    link = nodes.reference("", "decay")
-    heading = nodes.title("", "decay")
-    assert not defined(nodes.section("", heading, nodes.paragraph("", "", link)))
-    assert not defined(nodes.paragraph("", "decayed"), nodes.paragraph("", "weight-decay"))
-
-
-def test_code_is_explained_where_it_is_the_term():
-    whole, part = nodes.literal("", "run_grad"), nodes.literal("", "TopK(decay=0.6)")
-    assert defined(nodes.paragraph("", "", part, whole)) == [("run_grad", "run_grad")]
-
-
-# Pages
-
-
-def test_finishing_keeps_the_rest():
-    page = '<link rel="preload" as="script" href="x.js"/><script src="_static/idea.js"></script>'
-    assert finishing.finish(page) == page
-    preload = '<link rel="preload" as="font" type="font/woff2" crossorigin href="a.woff2" />'
-    assert finishing.finish(f"{page}\n{preload}") == page
-
-
-def test_finishing_keeps_mathjax_where_there_are_formulas():
-    scripts = (
-        '<script>window.MathJax = {"options": {}}</script>'
-        '<script defer="defer" src="../_static/mathjax/tex-chtml.js"></script>'
-    )
-    formula = '<span class="math notranslate">x</span>'
-    assert finishing.finish(scripts + formula) == scripts + formula
-    assert finishing.finish(scripts) == ""
-
-
-def test_figures_get_their_size(tmp_path):
-    Image.new("1", (900, 300)).save(tmp_path / "a.png")
-    Image.new("1", (300, 300)).save(tmp_path / "b.png")
-    page = '<p><img alt="a" src="a.png" /><img src="b.png"><img src="c.svg"></p>'
-    expected = page.replace('"a.png"', '"a.png" width="900" height="300" class="wide"')
-    expected = expected.replace('"b.png"', '"b.png" width="300" height="300"')
-    assert sized(page, tmp_path) == expected
-    assert sized(expected, tmp_path) == expected
-
-
-def test_pages_without_a_description_are_described_by_their_first_words():
-    page = nodes.section("", nodes.title("", "T"), nodes.paragraph("", "Is it & fast?"))
-    context = {"metatags": ""}
-    meta.describe(None, "page", "page.html", context, page)
-    assert context["metatags"].strip() == '<meta name="description" content="Is it &amp; fast?" />'
-    meta.describe(None, "page", "page.html", context, page)
-    assert context["metatags"].count("description") == 1
+    year = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))["copyright"]
+    entry = (ROOT / "book" / "index.md").read_text("utf-8").partition("```bibtex")[2]
+    title = about["title"].replace("meprop", "{meprop}", 1)
+    authors = " and ".join(f"{{{author['name']}}}" for author in about["authors"])
+    for field in {
+        "title": title,
+        "author": authors,
+        "version": about["version"],
+        "year": year,
+    }.items():
+        assert "{} = {{{}}},".format(*field) in entry
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -250,18 +157,50 @@ def test_every_notebook_is_a_page():
     """All but the one that makes a page of each run."""
     toc = (ROOT / "book" / "_toc.yml").read_text("utf-8")
     patterns = re.findall(r"(?:file|glob): (\S+)", toc)
-    notebooks = [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/*/**/*.ipynb")]
-    names = {path.relative_to(ROOT).with_suffix("").as_posix() for path in notebooks}
+    names = {
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for path in (ROOT / "notebooks").rglob("*.ipynb")
+        if ".ipynb_checkpoints" not in path.parts
+    }
     shown = {name for name in names if any(fnmatchcase(name, each) for each in patterns)}
     assert names - shown == {"notebooks/train"}
 
 
-def test_context_cites_what_the_bibliography_has():
-    works = yaml.safe_load((ROOT / "book" / "context.yml").read_text("utf-8"))
-    keys = set(
-        re.findall(r"^@\w+\{(\w+),", (ROOT / "book/references.bib").read_text("utf-8"), re.M)
+# The extension
+
+
+def test_docstring_fields_become_definitions():
+    lines = ["ratio: a share", "    of all.", "scope, pick: `x` and", "    more."]
+    assert book.to_rst(lines) == [
+        "``ratio``", "    a share of all.", "``scope``, ``pick``", "    ``x`` and more.", "",
+    ]  # fmt: skip
+    lines = ["before, after: shares of", "the whole. norm: a norm."]
+    assert book.to_rst(lines)[::2] == ["``before``, ``after``", "``norm``", ""]
+    lines = ["Takes `x`: that is all.", "", ">>> f(`1`)", "2"]
+    assert book.to_rst(lines) == ["Takes ``x``: that is all.", "", ">>> f(`1`)", "2", ""]
+
+
+def test_finishing_takes_away_what_nobody_needs(tmp_path):
+    page = '<link rel="preload" as="script" href="x.js"/><script src="_static/runs.js"></script>'
+    preload = '<link rel="preload" as="font" type="font/woff2" crossorigin href="a.woff2" />'
+    assert book.finish(f"{page}\n{preload}", tmp_path) == page
+    scripts = (
+        '<script>window.MathJax = {"options": {}}</script>'
+        '<script defer="defer" src="../_static/mathjax/tex-chtml.js"></script>'
     )
-    assert {work["key"] for work in works} <= keys
+    formula = '<span class="math notranslate">x</span>'
+    assert book.finish(scripts + formula, tmp_path) == scripts + formula
+    assert book.finish(scripts, tmp_path) == ""
+
+
+def test_figures_get_their_size(tmp_path):
+    Image.new("1", (900, 300)).save(tmp_path / "a.png")
+    Image.new("1", (300, 300)).save(tmp_path / "b.png")
+    page = '<p><img alt="a" src="a.png" /><img src="b.png"><img src="c.svg"></p>'
+    expected = page.replace('"a.png"', '"a.png" width="900" height="300" class="wide"')
+    expected = expected.replace('"b.png"', '"b.png" width="300" height="300"')
+    assert book.finish(page, tmp_path) == expected
+    assert book.finish(expected, tmp_path) == expected
 
 
 def test_launch_buttons_hang_on_one_key():
@@ -270,6 +209,6 @@ def test_launch_buttons_hang_on_one_key():
     assert buttons["binderhub_url"] and buttons["colab_url"]
     for address in ("", "https://example.org/us/meprop"):
         options = {"repository_url": address, "launch_buttons": buttons}
-        repository_buttons(None, SimpleNamespace(html_theme_options=options))
+        book.repository_buttons(None, SimpleNamespace(html_theme_options=options))
         assert bool(options["launch_buttons"]) == bool(address)
         assert bool(options.get("use_repository_button")) == bool(address)

@@ -56,9 +56,10 @@ PAGES = pages()
 START, TABLE, METHOD = "book/index", "notebooks/03-tables", "notebooks/01-method"
 MAIN = [
     page
-    for page in (START, METHOD, TABLE, "book/reading", "book/runs", "book/api", "book/context",
-                 "notebooks/02-sparsity", "notebooks/05-speed", "notebooks/06-claims",
-                 "notebooks/04-ablations", "notebooks/08-your-model")
+    for page in (START, METHOD, TABLE, "book/reading", "notebooks/09-runs", "book/api",
+                 "book/context", "book/ablations", "notebooks/10-status", "notebooks/02-sparsity",
+                 "notebooks/05-speed", "notebooks/06-claims", "notebooks/04-ablations",
+                 "notebooks/08-your-model")
     if page in PAGES
 ]  # fmt: skip
 CHECKED = [page for page in (START, TABLE, METHOD) if page in PAGES]
@@ -137,14 +138,12 @@ class Visit:
     wider_than_phone: list[str]
 
 
-# A bare DataFrame is a look at the data on the way, and no table of the book.
 LOOK = """() => ({
     untypeset: [...document.querySelectorAll(".math")].filter(
         (it) => !it.querySelector("mjx-container")).length,
     withoutAlt: [...document.querySelectorAll("img")].filter(
         (it) => !it.alt && it.getAttribute("role") !== "presentation").map((it) => it.src),
-    unnumbered: [...document.querySelectorAll(
-        "article table:not(.dataframe), article figure:not(.idea)")].filter(
+    unnumbered: [...document.querySelectorAll("article table, article figure")].filter(
         (it) => !it.querySelector(".caption-number")).map((it) => it.textContent.slice(0, 80)),
     links: [...document.querySelectorAll("a[href]")].map((it) => it.href),
     ids: [...document.querySelectorAll("[id]")].map((it) => it.id),
@@ -270,40 +269,21 @@ def test_dark_mode_switches(site, browser):
     page.context.close()
 
 
-def test_idea_steps_by_keyboard_and_click(site, browser):
+def test_the_idea_needs_no_script(site, browser):
+    context = browser.new_context(viewport=PHONE, java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / f"{START}.html").as_uri())
+    panels = page.locator("img[src*='idea-']")
+    boxes = [panels.nth(place).bounding_box() for place in range(4)]
+    assert panels.count() == 4 and all(box["width"] > 280 for box in boxes)
+    assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes), "one below the other"
+    context.close()
+
+
+def test_terms_lead_to_the_glossary(site, browser):
     page, _ = open_page(browser, (site / f"{START}.html").as_uri())
-    step, shown = ".idea >> nth=0", ".idea-steps li:visible"
-    assert page.get_attribute(step, "data-step") == "1" and len(page.query_selector_all(shown)) == 1
-    page.focus(".idea-next")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("Enter")
-    assert page.get_attribute(step, "data-step") == "3"
-    assert page.inner_text(shown).startswith("Select")
-    page.keyboard.press("ArrowLeft")
-    assert page.get_attribute(step, "data-step") == "2"
-    assert page.url.endswith("index.html")  # the theme's own keys turn pages
-    page.context.close()
-
-
-def test_definitions_open_on_focus(site, browser):
-    page, _ = open_page(browser, (site / f"{START}.html").as_uri())
-    term = page.query_selector(".term")
-    meaning = term.query_selector(".term-meaning")
-    assert not meaning.is_visible()
-    term.focus()
-    assert meaning.is_visible()
-    assert meaning.get_attribute("id") == term.get_attribute("aria-describedby")
-    page.context.close()
-
-
-def test_definitions_fit_on_a_phone(site, browser):
-    page, _ = open_page(browser, (site / "book/reading.html").as_uri(), PHONE)
-    terms = page.query_selector_all(".term")
-    assert len(terms) > 2
-    for term in terms:
-        term.focus()
-        assert term.query_selector(".term-meaning").is_visible()
-        assert not page.evaluate(WIDER)
+    page.click("a[href*='#term-feature-map']")
+    assert "What one filter" in page.inner_text("#term-feature-map ~ dd, dt#term-feature-map + dd")
     page.context.close()
 
 
@@ -323,27 +303,21 @@ def test_wide_figures_stay_legible_on_a_phone(site, browser):
 
 
 def test_runs_sort_and_filter(site, browser):
-    page, _ = open_page(browser, (site / "book/runs.html").as_uri())
-    rows = ".runs-table tbody tr:visible"
-    if not page.query_selector(rows):
-        page.context.close()
-        pytest.skip("no record is committed yet")
+    page, _ = open_page(browser, (site / "notebooks/09-runs.html").as_uri())
 
     def column(place):
-        return [
-            row.query_selector_all("td")[place].inner_text()
-            for row in page.query_selector_all(rows)
-        ]
+        rows = page.query_selector_all("#tab-runs tbody tr:visible")
+        return [row.query_selector_all("td")[place].inner_text() for row in rows]
 
-    tests = column(3)
-    head = ".runs-table th >> nth=3 >> button"
+    settled = column(2)
+    assert len(settled) > 100
+    head = "#tab-runs th >> nth=2 >> button"
     page.click(head)
-    assert column(3) == sorted(tests, key=float)
+    assert column(2) == sorted(settled, key=float)
     page.click(head)
-    assert column(3) == sorted(tests, key=float, reverse=True)
-    name = column(0)[-1]
-    page.fill(".runs-filter input", f"{name} 0")
-    assert column(0) and set(column(0)) <= {each for each in column(0) if name in each}
+    assert column(2) == sorted(settled, key=float, reverse=True)
+    page.fill(".runs-filter input", "paper table3 0.6")
+    assert column(0) and all(name.startswith("table3") for name in column(0))
     page.fill(".runs-filter input", "no-such-run")
     assert not column(0)
     page.context.close()

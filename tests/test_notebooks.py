@@ -15,10 +15,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from meprop.study.experiments import load
 from meprop.study.pages import Page, execute, pages
 from meprop.study.parameters import ParameterError
 from meprop.study.record import Record
-from meprop.study.report.results import gather
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {page.path.as_posix(): page for page in pages()}
@@ -172,6 +172,28 @@ def test_size_and_alternative_texts(path):
             assert cell.metadata["mystnb"]["figure"]["caption"]
 
 
+HIDDEN = {"hide-input", "hide-cell", "hide-output", "remove-cell", "remove-input", "remove-output"}
+
+
+def test_the_analysis_is_in_sight():
+    """At most a fifth of the cells is folded: set-up and drawings; only glue is taken out."""
+    cells = [(path, cell) for path in NOTEBOOKS for cell in code(read(path))]
+    hidden = [(path, cell) for path, cell in cells if HIDDEN & set(cell.metadata.get("tags", ()))]
+    for path, cell in hidden:
+        data = [set(output.get("data", {})) for output in cell.outputs]
+        if "remove-cell" in cell.metadata.tags:
+            made = all(each <= GLUED for each in data)
+            assert made and "glue(" in cell.source, f"{path}: {cell.source}"
+        elif path != "notebooks/train.ipynb":
+            assert HIDDEN & set(cell.metadata.tags) == {"hide-input"}, f"{path}: {cell.source}"
+            drawn = all(any(kind.startswith("image/") for kind in each) for each in data)
+            assert drawn, f"{path} hides what makes a number or a table: {cell.source}"
+    assert len(hidden) <= len(cells) / 5, f"{len(hidden)} of {len(cells)} cells are hidden"
+
+
+GLUED = {f"application/papermill.record/text/{kind}" for kind in ("plain", "markdown")}
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_tables_have_captions(path):
     for cell in code(read(path)):
@@ -254,7 +276,7 @@ def test_nbval_passes_what_is_right_and_notices_an_edited_output(checkout):
 
 def test_nbval_notices_a_changed_record(checkout):
     """Another score is another result."""
-    run = next(run for run in gather("paper").runs if run.name == "table2-baseline")
+    (run,) = load().pick(["paper"], ["table2-baseline"], [0])
     record = Record.load(checkout / run.record)
     late = next(epoch for epoch in record.history[10:] if epoch["epoch"] != record.best_epoch)
     late["test_accuracy"] -= 1
@@ -264,7 +286,7 @@ def test_nbval_notices_a_changed_record(checkout):
 
 
 def test_nbval_notices_a_missing_record(checkout):
-    run = next(run for run in gather("paper").runs if run.name == "table2-baseline")
+    (run,) = load().pick(["paper"], ["table2-baseline"], [0])
     (checkout / run.record).unlink()
     status, said = nbval(checkout)
     assert status == 1 and "declared runs" in said

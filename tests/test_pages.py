@@ -38,14 +38,19 @@ def test_a_page_has_its_title_and_no_times(executed):
     page = _papermill.finished(executed, "ratio-k05: 5%", "abc")
     assert "".join(page["cells"][1]["source"]) == "# ratio-k05: 5%\n\nWords ± more.\n\n## Part"
     assert page["metadata"].keys() == {"kernelspec", "meprop"}
-    given = ["injected-parameters"]
-    assert [cell["metadata"] for cell in page["cells"]] == [
-        {"tags": ["parameters"]}, {}, {"tags": given}, {},
-    ]  # fmt: skip
+    # The book shows one cell of parameters: the values that count.
+    hidden, shown = {"tags": ["parameters", "remove-cell"]}, {"tags": ["injected-parameters"]}
+    assert [cell["metadata"] for cell in page["cells"]] == [hidden, {}, shown, {}]
     assert [cell["source"] for cell in page["cells"]][2:] == [["a = 2"], ["a"]]
     nbformat.validate(nbformat.from_dict(page))
     kept = _papermill.finished(executed, None, "abc")
     assert kept["cells"][1]["source"] == executed["cells"][1]["source"]
+
+
+def test_defaults_are_shown_where_nothing_else_was_given(executed):
+    executed["cells"].pop(2)
+    page = _papermill.finished(executed, None, "abc")
+    assert page["cells"][0]["metadata"] == {"tags": ["parameters"]}
 
 
 def test_given_parameters_are_folded_where_the_defaults_are(executed):
@@ -55,14 +60,15 @@ def test_given_parameters_are_folded_where_the_defaults_are(executed):
 
 
 def test_what_a_page_depends_on(executed):
-    """Its source, title and inputs, and nothing that executing it changes."""
+    """Its source, title and inputs, and nothing that executing it in place changes."""
+    executed["cells"].pop(2)
     digest = _papermill.digest(executed, "T", {"reads": {}})
     page = _papermill.finished(executed, "T", digest)
     assert _papermill.digest(page, "T", {"reads": {}}) == digest
     assert _papermill.digest(executed, "U", {"reads": {}}) != digest
     assert _papermill.digest(executed, "T", {"reads": {"a": "1"}}) != digest
     for change in ({"source": "a + 1"}, {"metadata": {"tags": ["hide-input"]}}):
-        other = executed | {"cells": [*executed["cells"][:3], executed["cells"][3] | change]}
+        other = executed | {"cells": [*executed["cells"][:2], executed["cells"][2] | change]}
         assert _papermill.digest(other, "T", {"reads": {}}) != digest
 
 
@@ -109,7 +115,8 @@ def test_a_changed_record_concerns_the_pages_that_read_it(clone):
     path = clone / "results/paper/table3-k05-d0-s0.json"
     record = Record.load(path)
     replace(record, test_accuracy=record.test_accuracy - 0.01).save(path)
-    assert out_of_date() == {"01-method", "06-claims", "12-power", "table3", "table3-k05-d0-s0"}
+    of_all = {"01-method", "06-claims", "09-runs", "10-status", "12-power"}
+    assert out_of_date() == of_all | {"table3", "table3-k05-d0-s0"}
     record.save(path)
     assert not out_of_date()
 
@@ -119,7 +126,7 @@ def test_so_does_a_missing_and_a_new_one(clone):
     content = path.read_bytes()
     path.unlink()
     studies = {page.name for page in pages.pages() if page.notebook.stem == "04-ablations"}
-    assert out_of_date() == studies | {"06-claims"}
+    assert out_of_date() == studies | {"06-claims", "09-runs", "10-status"}
     path.write_bytes(content)
     assert not out_of_date()
 

@@ -149,6 +149,50 @@ def test_every_import_is_declared(part):
     assert not missing, f"not in pyproject.toml's dependencies for {part}"
 
 
+def imports() -> dict[str, set[str]]:
+    """Which of our modules each of our modules imports, at the top or in a function."""
+    files = [*(ROOT / "meprop").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        tree, named = ast.parse(path.read_text("utf-8")), set()
+        for_types = {
+            inner
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if node in for_types:
+                continue
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:  # a module of a package, or what a module has
+                    full = f"{node.module}.{alias.name}"
+                    named.add(full if full in modules else node.module)
+        found[name] = (named & set(modules)) - {name}
+    return found
+
+
+def test_imports_go_one_way():
+    """Core and kernels know nothing of the study, and the study nothing of the benchmarks."""
+    ahead = imports()
+    assert "meprop.selection" in ahead["meprop.kernels"], "it sees what is imported"
+    for name, others in ahead.items():
+        outer = (
+            ("benchmarks",) if name.startswith("meprop.study") else ("meprop.study", "benchmarks")
+        )
+        if not name.startswith("benchmarks") and name != "meprop.__main__":
+            assert not [other for other in others if other.startswith(outer)], name
+    # Whoever imports a module that has only what is done is part of no cycle.
+    done: set[str] = set()
+    while free := {name for name in ahead.keys() - done if ahead[name] <= done}:
+        done |= free
+    assert not ahead.keys() - done, "these import each other in a circle"
+
+
 def test_pinned_packages_run_on_every_patch_release():
     """Debian 12 has Python 3.11.2; a package may ask for a later one."""
     oldest = f"{PYTHON_VERSION}.0"

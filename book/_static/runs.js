@@ -1,8 +1,6 @@
 // Makes the table of runs sortable by its heads and filterable by words.
 document.addEventListener("DOMContentLoaded", () => {
-  for (const box of document.querySelectorAll(".runs-table")) {
-    const table = box.querySelector("table");
-    if (!table) continue;
+  for (const table of document.querySelectorAll("table#tab-runs")) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
     const text = (row, column) => row.cells[column].textContent.trim();
@@ -16,16 +14,17 @@ document.addEventListener("DOMContentLoaded", () => {
     const shown = document.createElement("span");
     shown.setAttribute("role", "status");
     label.append(filter);
-    box.before(label, shown);
+    (table.closest(".pst-scrollable-table-container") ?? table).before(label, shown);
     shown.className = "runs-shown";
     const refresh = () => {
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
       let count = 0;
       for (const row of rows) {
         const cells = [...row.cells].map((cell) => cell.textContent.trim().toLowerCase());
-        // A number has to be the whole of a cell, a word may be part of one.
+        // A number has to be a whole word of a cell, so that 1 does not find 10.
         const fits = (word) =>
-          cells.some((cell) => (/^[\d.]+$/.test(word) ? cell === word : cell.includes(word)));
+          cells.some((cell) =>
+            /^[\d.]+$/.test(word) ? cell.split(/[\s,]+/).includes(word) : cell.includes(word));
         row.hidden = !words.every(fits);
         count += !row.hidden;
       }

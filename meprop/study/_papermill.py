@@ -58,6 +58,7 @@ def finished(notebook: dict[str, Any], title: str | None, inputs: str) -> dict[s
     """An executed notebook as it is kept: with title and digest, and the same every time."""
     notebook = entitled(notebook, title)
     cells = notebook["cells"]
+    injected = any("injected-parameters" in _tags(cell) for cell in cells)
     folded = any({"parameters", "hide-input"} <= _tags(cell) for cell in cells)
     for cell in cells:
         cell["metadata"] = _own(cell["metadata"])
@@ -65,6 +66,9 @@ def finished(notebook: dict[str, Any], title: str | None, inputs: str) -> dict[s
             cell["id"] = "injected-parameters"  # papermill draws another one each time
             # Folded where the defaults are.
             cell["metadata"]["tags"] = ["injected-parameters", *["hide-input"] * folded]
+        elif "parameters" in _tags(cell) and injected:
+            # The book shows the values that count, and not the defaults above them.
+            cell["metadata"]["tags"] = ["parameters", "remove-cell"]
     about = {key: value for key, value in notebook["metadata"].items() if key not in _TIMES}
     return notebook | {"metadata": about | {"meprop": {"inputs": inputs}}}
 

@@ -58,6 +58,8 @@ READS: dict[str, tuple[str, ...]] = {
     "06-claims": (_PAPER, _CLAIMS, *_RUNS, *_MEASURED),
     "07-quick": ("results/quick*/*.json",),
     "08-your-model": (),
+    "09-runs": _RUNS,
+    "10-status": _RUNS,
     "11-turnover": ("measurements/turnover.csv",),
     "12-power": ("results/paper/*.json",),
     "train": (),

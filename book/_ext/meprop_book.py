@@ -1,0 +1,184 @@
+"""What the book needs of Sphinx beyond its own means; `_config.yml` loads it.
+
+Captions, and so numbers, for the tables in notebooks. A cell that shows tables names them in its
+metadata, in their order; `name` is what other pages refer to:
+
+    "meprop": {"tables": [{"caption": "Test accuracy by ratio.", "name": "tab-ratio"}]}
+
+A table in a notebook's text has its caption in the paragraph above: `Table: Equations and calls.`
+
+The role `paper`, a number of the paper by its place in paper.yml. Our docstrings, read for the API
+page. Sizes of figures, so that nothing moves while a page loads, and less to load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from PIL import Image
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+from meprop.study.paper import paper
+
+# Tables
+
+
+class Captions(SphinxTransform):
+    """Give a page's tables their captions, before Sphinx numbers what has one."""
+
+    default_priority = 200
+
+    def apply(self, **_: Any) -> None:
+        for cell in self.document.findall(nodes.container):
+            wanted = cell.get("cell_metadata", {}).get("meprop", {}).get("tables", [])
+            for table, given in zip(cell.findall(nodes.table), wanted, strict=False):
+                table.insert(0, nodes.title("", given["caption"]))
+                if "name" in given:
+                    table["names"].append(given["name"])
+                    self.document.note_explicit_target(table)
+        for table in list(self.document.findall(nodes.table)):
+            place = table.parent.index(table)
+            above = table.parent[place - 1] if place else None
+            if isinstance(above, nodes.paragraph) and above.astext().startswith("Table: "):
+                first, *rest = above.children
+                text = nodes.Text(first.astext().removeprefix("Table: "))
+                table.insert(0, nodes.title("", "", text, *rest))
+                table.parent.remove(above)
+
+
+# The paper's numbers
+
+
+def paper_role(name: str, rawtext: str, text: str, line: int, inliner: Any, *_: Any) -> Any:
+    """`paper` with a path such as densities.relu.conv1."""
+    value: Any = paper()
+    for key in text.split("."):
+        if not isinstance(value, dict) or key not in value:
+            return [], [inliner.reporter.error(f"paper: nothing at {text!r}", line=line)]
+        value = value[key]
+    return [nodes.Text(f"{value:g}")], []
+
+
+# Docstrings
+
+_NAMES = r"(?:[a-z_]+, )*[a-z_]+"
+_FIELD = re.compile(rf"(?:^|(?<=[.;]) )({_NAMES}): ")
+
+
+def to_rst(lines: list[str]) -> list[str]:
+    """A docstring's lines as reStructuredText: code in single backticks, `name: what it is`.
+
+    >>> to_rst(["Keep the largest.", "", "ratio: the share of `x`", "    that is kept."])
+    ['Keep the largest.', '', '``ratio``', '    the share of ``x`` that is kept.', '']
+    """
+    made = []
+    for block in re.split(r"\n\s*\n", "\n".join(lines).strip("\n")):
+        if not block.lstrip().startswith(">>>"):
+            block = re.sub(r"(?<![`:\w])`([^`\n]+)`(?!`)", r"``\1``", block)
+            if _FIELD.match(block):
+                _, *fields = _FIELD.split(" ".join(block.split()))
+                names = [", ".join(f"``{n}``" for n in each.split(", ")) for each in fields[::2]]
+                pairs = zip(names, fields[1::2], strict=True)
+                block = "\n".join(f"{name}\n    {text}" for name, text in pairs)
+        made += [*block.split("\n"), ""]
+    return made
+
+
+def _docstring(app: Sphinx, what: str, name: str, it: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = to_rst(lines)
+
+
+# Built pages
+
+# FontAwesome comes twice, as fonts and as a script of 1.5 MB, and its fonts are preloaded in a way
+# that a page opened from a file is not allowed to; Thebe is used nowhere.
+_SURPLUS = re.compile(
+    r"""\s*<link\ rel="preload"\ as="font"[^>]*>
+      | \s*<script\ src="[^"]*/fontawesome/[^"]*\.js[^"]*"></script>
+      | \s*<link[^>]*\ href="[^"]*/sphinx-thebe\.css[^"]*"[^>]*>
+      | \s*<script[^>]*\ src="[^"]*/sphinx-thebe\.js[^"]*"></script>
+      | \s*<script>(?:const\ THEBE_JS_URL|kernelName\ =).*?</script>
+      | \s*<script\ type="text/x-thebe-config">.*?</script>""",
+    re.VERBOSE | re.DOTALL,
+)
+_MATHJAX = re.compile(
+    r"""\s*<script>window\.MathJax\ =.*?</script>
+      | \s*<script[^>]*\ src="[^"]*/mathjax/[^"]*"></script>""",
+    re.VERBOSE | re.DOTALL,
+)
+# A reader who cannot see the arrow in the list of pages has to hear what it does.
+_ARROW = '<summary><span class="toctree-toggle"'
+_IMAGE = re.compile(r'<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)"')
+_WIDE = 640  # pixels; on a phone book.css lets a reader move along those that are wider
+
+
+def finish(page: str, folder: Path) -> str:
+    """A page of `folder` without what is too much, and with the sizes of its figures."""
+
+    def with_size(found: re.Match[str]) -> str:
+        with Image.open(folder / found[1]) as image:
+            width, height = image.size
+        kind = ' class="wide"' if width > _WIDE else ""
+        return f'{found[0]} width="{width}" height="{height}"{kind}'
+
+    page = _SURPLUS.sub("", page)
+    page = page.replace(_ARROW, _ARROW.replace("<summary", '<summary aria-label="Pages below"'))
+    return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
+
+
+_ICON = re.compile(r'(?:\.fa-[\w-]+:{1,2}before,?)+\{content:"[^"]*"\}')
+_ICON_NAME = re.compile(r"\bfa-[\w-]+")
+
+
+def fewer_icons(styles: str, used: Collection[str]) -> str:
+    """FontAwesome's style sheet with those of its two thousand icons that somebody uses.
+
+    >>> fewer_icons('.fa-a:before{content:"1"}.fa-b:before,.fa-c:before{content:"2"}', {"fa-c"})
+    '.fa-b:before,.fa-c:before{content:"2"}'
+    """
+
+    def kept(rule: re.Match[str]) -> str:
+        return rule[0] if any(name in used for name in _ICON_NAME.findall(rule[0])) else ""
+
+    return _ICON.sub(kept, styles)
+
+
+def _finish(app: Sphinx, exception: Exception | None) -> None:
+    if exception is not None or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    for path in out.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        path.write_text(finish(page, path.parent), encoding="utf-8")
+    for unused in (*out.glob("_static/vendor/fontawesome/*/js/*"), *out.glob("_static/*thebe*")):
+        unused.unlink()
+    # Style sheets of the theme name an icon by its code, not by its class.
+    users = [*out.rglob("*.html"), *out.glob("_static/**/*.js")]
+    icons = {name for path in users for name in _ICON_NAME.findall(path.read_text("utf-8"))}
+    for path in out.glob("_static/vendor/fontawesome/*/css/*.css"):
+        path.write_text(fewer_icons(path.read_text("utf-8"), icons), encoding="utf-8")
+
+
+def repository_buttons(app: Sphinx, config: Any) -> None:
+    """With an address of the repository, links to it, to Binder and Colab; without, none."""
+    options = config.html_theme_options
+    if options.get("repository_url"):
+        options["use_repository_button"] = True
+    else:
+        options["launch_buttons"] = {}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """What Sphinx calls."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.add_transform(Captions)
+    app.add_role("paper", paper_role)
+    app.connect("config-inited", repository_buttons)
+    app.connect("autodoc-process-docstring", _docstring)
+    app.connect("build-finished", _finish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,1 +1,0 @@
-"""From records to what the notebooks say: the paper's numbers, statistics, tables, verdicts."""
