@@ -10,7 +10,7 @@ from meprop.conversion import convert, exact, revert
 from meprop.history import history_state, load_history_state
 from meprop.layers import Conv1d, Conv2d, GradientTopK, Linear
 from meprop.rule import TopK
-from meprop.selection import select
+from meprop.selection import select, thin
 from meprop.watching import Seen, watch
 
 __version__ = "0.1.0"
@@ -29,5 +29,6 @@ __all__ = [
     "revert",
     "schedule",
     "select",
+    "thin",
     "watch",
 ]

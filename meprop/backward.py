@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from meprop import kernels
 from meprop.kernels.cost import cheaper
-from meprop.selection import select
+from meprop.selection import thin
 
 if TYPE_CHECKING:
     from meprop.layers import Convolution, GradientTopK, Linear, Selecting
@@ -142,15 +142,14 @@ class _Identity(Function):
 def top(layer: Selecting, grad: Tensor) -> Tensor:
     """The selected gradient, zero elsewhere; the layer's `run_grad` moves on."""
     chosen, rule = grad, layer.rule
-    if rule is not None and not layer.passes_all() and (rule.ratio < 1 or rule.decay > 0):
+    if rule is not None and not layer.passes_all() and not rule.keeps_all:
         # The kernels select the same entries without sorting; `masked` stays the reference.
         fast = layer.backend == "auto" and rule.ratio < 1 and kernels.supports(grad)
-        mask, run_grad = (kernels.select if fast else select)(
+        chosen, run_grad = (kernels.thin if fast else thin)(
             grad, rule, layer.past(grad), layer.generator, per_position=layer.history == "position"
         )
         if run_grad is not None and kernels.has_memory(run_grad):
             layer.keep(run_grad)  # many gradients at once (is_grads_batched) are no step
-        chosen = torch.where(mask, grad, 0)
     _observe(layer, grad, chosen)
     return chosen
 

@@ -58,7 +58,7 @@ def load_history_state(model: nn.Module, state: State) -> None:
             _check_shape(name, layer, run_grad)
         if (layer.generator is None) != (state[name]["generator"] is None):
             raise ValueError(
-                f"load_history_state: layer {name!r} and the state differ in pick='random'"
+                f"load_history_state: layer {name!r} and the state differ: one draws at random"
             )
     for name, layer in layers.items():
         device = next((p.device for p in layer.parameters()), None)

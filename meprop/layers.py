@@ -103,7 +103,7 @@ class Selecting(nn.Module):
         run_grads, generator = own.get("run_grads", {}), own.get("generator")
         if rule is None or rule.decay == 0 or history != own.get("history"):
             run_grads = {}
-        if rule is None or rule.pick != "random":
+        if rule is None or not rule.draws:
             generator = None
         elif generator is None:
             # Seeded from the state of torch's generator without drawing from it: networks that

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import TypeGuard
 
 SCOPES = ("map", "sample", "layer", "mixed", "unified")
-PICKS = ("top", "random")
+PICKS = ("top", "random", "unbiased", "centred")
 BIASES = ("full", "sparse")
 
 
@@ -45,6 +45,11 @@ class TopK:
         its outputs (the original meProp); `unified`: one set of units for the mini-batch, by the
         sum of magnitudes; `layer`: the whole gradient.
     pick: `top` by magnitude, or `random` among the entries that are not zero (a control).
+        `unbiased` keeps the gradient's expectation: with a threshold t by group, an entry of
+        magnitude t or more passes, a smaller one becomes t, with its sign, with probability
+        magnitude / t; t is such that `ratio` of the entries pass on average. `centred` is `top`,
+        with the mean of what is selected of a map taken from it, for a batch normalisation above
+        passes back gradients that sum to zero. See `thin`.
     bias: the bias gradient is summed over the `full` gradient or over the `sparse` one.
 
     >>> TopK(0.05).k(1000)
@@ -66,6 +71,21 @@ class TopK:
         check_choice("TopK", "scope", self.scope, SCOPES)
         check_choice("TopK", "pick", self.pick, PICKS)
         check_choice("TopK", "bias", self.bias, BIASES)
+        if self.pick == "unbiased" and (self.decay > 0 or self.scope == "unified"):
+            raise ValueError(
+                "TopK: pick='unbiased' weighs each entry by its own magnitude, so decay must be 0 "
+                f"and scope not 'unified', got decay={self.decay!r}, scope={self.scope!r}"
+            )
+
+    @property
+    def draws(self) -> bool:
+        """Whether a layer needs a generator for it."""
+        return self.pick in ("random", "unbiased")
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it passes every gradient on as it is, and keeps no `run_grad`."""
+        return self.ratio == 1 and self.decay == 0 and self.pick != "centred"
 
     def k(self, size: int) -> int:
         """Number of entries kept in a group of `size` entries."""

@@ -139,8 +139,12 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({**K05, "decay": -0.1}, "decay must be in [0, 1), got -0.1"),
         ({**K05, "scope": "maps"}, "scope must be 'map', 'sample'"),
         ({**K05, "scope": "unified"}, "scope='unified' exists for fully connected layers only"),
-        ({**K05, "pick": "largest"}, "pick must be 'top' or 'random', got 'largest'"),
+        (
+            {**K05, "pick": "largest"},
+            "pick must be 'top', 'random', 'unbiased' or 'centred', got 'largest'",
+        ),
         ({**K05, "pick": "random", "decay": 0.6}, "decay=0.6 has no effect with pick='random'"),
+        ({**K05, "pick": "unbiased", "decay": 0.6}, "decay=0.6 has no effect with pick='unbiased'"),
         ({**K05, "bias": None}, "bias must be 'full' or 'sparse', got None"),
         ({**K05, "sparse_layers": "conv1"}, "sparse_layers must be a list, got 'conv1'"),
         ({**K05, "sparse_layers": []}, "sparse_layers is empty"),

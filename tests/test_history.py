@@ -76,7 +76,7 @@ def test_another_models_state_is_refused():
         load_history_state(nn.Sequential(Conv2d(1, 1, 1)), state)
     other = model()
     other[4].set_rule(TopK(0.4))
-    with pytest.raises(ValueError, match="'4' and the state differ in pick='random'"):
+    with pytest.raises(ValueError, match="'4' and the state differ: one draws at random"):
         load_history_state(other, state)
 
 

@@ -265,7 +265,7 @@ def test_a_bound_guessed_too_high_is_corrected(layout, monkeypatch):
     from meprop.kernels import _guess
 
     def too_high(*args: int) -> None:
-        groups, low = 3, args[14]
+        groups, low = 3, args[15]
         for group in range(groups):
             ctypes.c_int32.from_address(low + 4 * group).value = 0x7F000000
 

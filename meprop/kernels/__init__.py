@@ -180,7 +180,7 @@ def _backward(
         return Backward(dx, dw, bias, run_grad, grad.new_zeros(0))
     one_thread = grad.shape[0] == 1 or _driver.threads_for(grad.numel()) == 1
     if one_thread and not per_position:
-        found = _driver.at_once(grad, x, weight, sliding, rule, run_grad, needs, watched)
+        found = _driver.at_once(grad, x, weight, sliding, rule, run_grad, generator, needs, watched)
         if found is not None:
             MEMORY.trim()
             return Backward(*found)
@@ -200,6 +200,38 @@ def _backward(
             dw = None if dw is None else dw[:, :, 0, 0]
     MEMORY.trim()
     return Backward(dx, dw, bias, g.history, kept)
+
+
+def thin(
+    grad: Tensor,
+    rule: TopK,
+    history: Tensor | None = None,
+    generator: Generator | None = None,
+    *,
+    per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """`meprop.thin`, by the kernels; with `pick="unbiased"` the thresholds come from a sample.
+
+    >>> thin(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]
+    tensor([[ 0.,  0.,  3., -4.]])
+    """
+    if grad.numel() == 0:
+        return selection.thin(grad, rule, history, generator)
+    if rule.pick != "unbiased":
+        mask, new = select(grad, rule, history, generator, per_position=per_position)
+        kept = torch.where(mask, grad, 0)
+        return (selection.centre(kept) if rule.pick == "centred" else kept), new
+    _check("thin", grad)
+    from meprop.kernels import _driver
+    from meprop.kernels._threads import MEMORY
+
+    conv = grad.dim() == 4
+    selection.check_scope(rule, "Conv2d" if conv else "Linear")
+    rows = (grad if conv else grad.reshape(-1, grad.shape[-1])).resolve_neg()
+    g = _driver.prepare(rows, rule, None, generator, False)
+    kept = _driver.thinned(g, _driver.choose(g, rule))
+    MEMORY.trim()
+    return kept.reshape(grad.shape), None
 
 
 def _in_float32(run_grad: Tensor | None) -> Tensor | None:

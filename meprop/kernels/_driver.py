@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from meprop import selection
-from meprop.kernels import _choose, _conv, _guess, _layout
+from meprop.kernels import _choose, _conv, _draw, _guess, _layout
 from meprop.kernels._plan import Groups, groups_of, plan_of, work_words
 from meprop.kernels._simd import NAN_RANK
 from meprop.kernels._threads import MEMORY, parts, run
@@ -50,7 +51,8 @@ class Gradient(NamedTuple):
     score: Tensor  # ranked by this, unless there is a run_grad to be updated
     run_grad: Tensor | None  # updated by the kernels
     history: Tensor | None  # what becomes the layer's run_grad
-    low: Tensor | None  # bounds of the groups, where they are known
+    low: Tensor | None = None  # bounds of the groups, where they are known
+    key: tuple[int, int] | None = None  # of an unbiased draw
 
 
 def prepare(
@@ -73,8 +75,11 @@ def prepare(
         return Gradient(grad, 1, samples, maps, 1, groups, score, None, history, low)
     linear = grad.dim() == 2
     if rule is not None and linear and rule.scope in ("map", "sample"):
-        rule = TopK(rule.ratio, rule.decay, "mixed", rule.pick, rule.bias)
+        rule = replace(rule, scope="mixed")
     groups = groups_of(rule, samples, maps, area)
+    if rule is not None and rule.pick == "unbiased":
+        key = selection.draw_key(generator)
+        return Gradient(grad, nhwc, samples, maps, area, groups, grad, None, None, key=key)
     if rule is not None and rule.decay > 0:
         if per_position or rule.pick == "random":
             magnitude = given.abs()
@@ -138,8 +143,24 @@ def choose(g: Gradient, rule: TopK | None, zeros: bool = False) -> Lists:
     if g.low is None:
         _guess.guess(
             score, run_grad, grad, decay, 1 - decay, g.nhwc, g.samples, *shape, k, size, sampled,
-            low, work,
+            drawn_share(rule), low, work,
         )  # fmt: skip
+    if g.key is not None:
+        key = g.key
+
+        def draw(part: int) -> None:
+            _draw.draw(
+                grad, g.nhwc, *cuts[part], *shape, low, *key, position, channel, value,
+                sample_start, MEMORY.address("bounds", 192 * g.maps + 64), part, part_start,
+                part_count,
+            )  # fmt: skip
+
+        run(draw, len(cuts))
+        kept = _draw.join(
+            g.samples, g.maps * g.area, len(cuts), part_start, part_count, position, channel, value,
+            sample_start,
+        )  # fmt: skip
+        return Lists(kept, position, channel, value, sample_start)
 
     wild = [0] * len(cuts)
 
@@ -163,12 +184,29 @@ def choose(g: Gradient, rule: TopK | None, zeros: bool = False) -> Lists:
             int(score != grad), grad, g.nhwc, g.samples, *shape, k, size, int(zeros), low,
             len(cuts), part_start, part_count, position, channel, value, sample_start, work,
         )  # fmt: skip
-    return Lists(kept, position, channel, value, sample_start)
+    lists = Lists(kept, position, channel, value, sample_start)
+    if rule is not None and rule.pick == "centred":
+        centre(g, lists)
+    return lists
+
+
+def centre(g: Gradient, lists: Lists) -> None:
+    """Take each map's mean from what is selected of it: `meprop.selection.centre`."""
+    channel, values = lists.read(lists.channel).long(), lists.values()
+    sums = torch.zeros(g.maps, dtype=torch.float64).index_add_(0, channel, values.double())
+    means = sums / torch.bincount(channel, minlength=g.maps).clamp(min=1)
+    values -= means.float()[channel]
+
+
+def drawn_share(rule: TopK | None) -> float:
+    """As `_guess.guess` takes it: 0 where nothing is drawn."""
+    return rule.ratio if rule is not None and rule.pick == "unbiased" else 0.0
 
 
 def at_once(
     grad: Tensor, x: Tensor, weight: Tensor, sliding: tuple, rule: TopK | None,
-    run_grad: Tensor | None, needs: tuple[bool, bool, bool], watched: bool,
+    run_grad: Tensor | None, generator: Generator | None, needs: tuple[bool, bool, bool],
+    watched: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor] | None:  # fmt: skip
     """The whole backward pass in a single call, or `None` where that is not possible."""
     plan = whole_of(
@@ -176,7 +214,8 @@ def at_once(
     )
     if plan is None:
         return None
-    decay, run = 0.0, 0
+    decay, run, drawn = 0.0, 0, drawn_share(rule)
+    key = selection.draw_key(generator) if drawn else (0, 0)
     if rule is None or rule.decay == 0:
         run_grad = None
     else:
@@ -191,7 +230,7 @@ def at_once(
         plan.fields.data_ptr(), MEMORY.address("whole", plan.words), grad.data_ptr(), run,
         x.data_ptr(), 0 if dx is None else dx.data_ptr(), weight.data_ptr(),
         0 if dw is None else dw.data_ptr(), 0 if bias is None else bias.data_ptr(), decay,
-        1 - decay,
+        1 - decay, drawn, *key,
     )  # fmt: skip
     seen = NOTHING
     if watched:
@@ -258,10 +297,21 @@ def _channels_last(tensor: Tensor) -> bool:
     return tensor.is_contiguous(memory_format=torch.channels_last)
 
 
+def thinned(g: Gradient, lists: Lists) -> Tensor:
+    """The lists as a gradient."""
+    kept = torch.zeros(g.samples, g.maps, g.area, dtype=torch.float32)
+    kept[_places(g, lists)] = lists.values()
+    return kept.view(g.grad.shape)
+
+
 def mask_of(g: Gradient, lists: Lists) -> Tensor:
     """The lists as a mask of the gradient's shape."""
+    mask = torch.zeros(g.samples, g.maps, g.area, dtype=torch.bool)
+    mask[_places(g, lists)] = True
+    return mask.view(g.grad.shape)
+
+
+def _places(g: Gradient, lists: Lists) -> tuple[Tensor, Tensor, Tensor]:
     position, channel = (lists.read(at).long() for at in (lists.position, lists.channel))
     sample = position // g.area
-    mask = torch.zeros(g.samples, g.maps, g.area, dtype=torch.bool)
-    mask[sample, channel, position - sample * g.area] = True
-    return mask.view(g.grad.shape)
+    return sample, channel, position - sample * g.area

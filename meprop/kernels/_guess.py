@@ -1,4 +1,7 @@
-"""Bounds for the selection, guessed from a sample of each group: the first step of `_choose`."""
+"""Bounds for the selection, guessed from a sample of each group: the first step of `_choose`.
+
+For `_draw` they are thresholds, which need no more than to come from the gradient alone.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,22 @@ import math
 import numpy as np
 
 from meprop.kernels._jit import inner, kernel
-from meprop.kernels._simd import ROW, count_all, count_columns, fill, get, geti, puti, rank, rank_of
+from meprop.kernels._simd import (
+    LARGEST,
+    ROW,
+    below_columns,
+    count_all,
+    count_columns,
+    fill,
+    get,
+    geti,
+    put,
+    puti,
+    rank,
+    rank_of,
+)
+
+_INFINITY = LARGEST + 1  # its bits
 
 
 @inner
@@ -47,19 +65,51 @@ def _bound(keys: int, rows: int, wanted: int) -> int:
     return low
 
 
-@kernel("void(i8,i8,i8,f4,f4,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
+@inner
+def _thresholds(keys: int, columns: int, rows: int, share: float, low: int, sums: int) -> None:
+    """`meprop.selection.thresholds` of the columns, or of all as one group where they are 0.
+
+    From above: t is the sum of what is below t over the room the others leave, until no other
+    entry is below.
+    """
+    one = columns == 0
+    for j in range(0, ROW if one else columns, ROW):
+        bounds = low + 4 * j
+        for i in range(ROW):
+            puti(bounds, i, _INFINITY)
+        moved = True
+        while moved:
+            moved = False
+            below_columns(keys + 4 * j, 4 * ROW if one else 4 * columns, rows, bounds, sums)
+            if one:
+                for i in range(1, ROW):
+                    put(sums, 0, get(sums, 0) + get(sums, i))
+                    put(sums, ROW, get(sums, ROW) + get(sums, ROW + i))
+            for i in range(ROW):
+                at = 0 if one else i
+                room = share * (ROW * rows if one else rows) - get(sums, ROW + at)
+                t = np.float32(get(sums, at) / room if room > 0 else 0.0)
+                if t < get(bounds, i):
+                    put(bounds, i, t)
+                    moved = True
+
+
+@kernel("void(i8,i8,i8,f4,f4,i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,i8,i8)")
 def guess(
     score: int, run: int, grad: int, decay: float, fresh: float, nhwc: int, samples: int,
     maps: int, area: int, by_sample: int, by_map: int, k: int, size: int, sampled: int,
-    low: int, work: int,
+    drawn: float, low: int, work: int,
 ) -> None:  # fmt: skip
-    """low[group] = a bound that, very likely, at least k of the group's `size` entries exceed."""
+    """low[group] = a bound that, very likely, at least k of the group's `size` entries exceed.
+
+    Where a share is `drawn`, the threshold with which so many pass on average.
+    """
     groups = samples * maps * area // size
     share = k * sampled / size
     wanted = k
     if sampled < size:
         wanted = math.ceil(share + 3.5 * math.sqrt(share * (1 - share / sampled)) + 1)
-    if k >= size or wanted > sampled:
+    if drawn == 0 and (k >= size or wanted > sampled):
         fill(low, groups)
         return
     across = nhwc != 0 and by_map != 0
@@ -91,7 +141,18 @@ def guess(
             else:
                 for j in range(width):
                     puti(keys, i * columns + j, rank(score, at + j))
-        if across:
+        if drawn > 0 and across:
+            sums = keys + 4 * padded(sampled) * columns
+            _thresholds(keys, columns, sampled, drawn, work, sums)
+            for j in range(maps):
+                puti(low, part * maps + j, geti(work, j))
+        elif drawn > 0:
+            # Zeros fill the last row up.
+            share = drawn * sampled / padded(sampled)
+            sums = places + 4 * padded(sampled)
+            _thresholds(keys, 0, padded(sampled) // ROW, share, work, sums)
+            puti(low, part, geti(work, 0))
+        elif across:
             _column_bounds(
                 keys, columns, sampled, wanted, work, keys + 4 * padded(sampled) * columns
             )

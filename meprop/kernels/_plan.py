@@ -17,6 +17,7 @@ from meprop.rule import TopK
 # Floats of input that are walked per tile: few, so that they stay in a near cache; more where the
 # filters do not fit there, which are fetched anew for each block of samples.
 _NEAR, _FAR = 1 << 14, 1 << 16
+_DRAWN = 1024  # entries of a group that set the threshold of a draw
 
 
 class Groups(NamedTuple):
@@ -45,6 +46,8 @@ def groups_of(rule: TopK | None, samples: int, maps: int, area: int) -> Groups:
     # Where a larger sample costs as much as the fewer candidates save.
     sampled = (5.7 * size * math.sqrt(rule.ratio)) ** (2 / 3)
     sampled = min(size, max(128, 32 * math.ceil(sampled / 32)))
+    if rule.pick == "unbiased":
+        sampled = min(sampled, _DRAWN)
     k = size if rule.ratio == 1 else rule.k(size)
     return Groups(by_sample, by_map, k, size, total // size, sampled)
 

@@ -15,6 +15,8 @@ from numba import types
 from numba.core.cgutils import get_or_insert_function
 from numba.extending import intrinsic
 
+from meprop.selection import MIX
+
 LANES = 8
 ROW = 32  # keys that are counted side by side
 NAN_RANK = 0x7F800001
@@ -186,6 +188,53 @@ def above64(typing: Any, score: Any, bound: Any) -> Any:
 
 
 @intrinsic
+def drawn64(typing: Any, values: Any, low: Any, steps: Any, start: Any, second: Any) -> Any:
+    """Bit i is set where the i-th of 64 floats is above u times its threshold, or NaN.
+
+    u: `meprop.selection.uniform`'s hash, of start + steps[i] and the key's second half.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        floats, ints = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+        start, second = (_splat(builder, builder.trunc(arg, _I32), LANES) for arg in args[3:])
+        unit = ir.Constant(floats, [2.0**-24] * LANES)
+        mask = _const(0)
+
+        def mixed(h: Any, shift: int, factor: int) -> Any:
+            h = builder.xor(h, builder.lshr(h, _vector_const(shift, LANES)))
+            return builder.mul(h, _vector_const(factor, LANES))
+
+        for p in range(64 // LANES):
+            value, bound, step = (
+                _load(builder, builder.add(address, _const(4 * LANES * p)), kind)
+                for address, kind in zip(args[:3], (ints, floats, ints), strict=True)
+            )
+            h = builder.add(mixed(builder.add(start, step), 16, MIX[0]), second)
+            h = builder.lshr(mixed(h, 15, MIX[1]), _vector_const(8, LANES))
+            u = builder.fmul(builder.sitofp(h, floats), unit)
+            magnitude = builder.and_(value, _vector_const(0x7FFFFFFF, LANES))
+            magnitude = builder.bitcast(magnitude, floats)
+            above = builder.fcmp_unordered(">", magnitude, builder.fmul(u, bound))
+            bits = builder.zext(builder.bitcast(above, _I8), _I64)
+            mask = builder.or_(mask, builder.shl(bits, _const(LANES * p)))
+        return mask
+
+    return _INT(_INT, _INT, _INT, _INT, _INT), code
+
+
+@intrinsic
+def with_sign(typing: Any, magnitude: Any, sign: Any) -> Any:
+    """The first, with the sign of the second."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_F32, [_F32, _F32])
+        function = get_or_insert_function(builder.module, kind, "llvm.copysign.f32")
+        return builder.call(function, args)
+
+    return _FLOAT(_FLOAT, _FLOAT), code
+
+
+@intrinsic
 def lowest_bit(typing: Any, mask: Any) -> Any:
     """The index of the lowest bit that is set; the mask is not zero."""
 
@@ -252,6 +301,37 @@ def count_all(typing: Any, keys: Any, rows: Any, bound: Any) -> Any:
         return builder.zext(builder.call(add, [total]), _I64)
 
     return _INT(_INT, _INT, _INT), code
+
+
+@intrinsic
+def below_columns(typing: Any, keys: Any, step: Any, rows: Any, bounds: Any, sums: Any) -> Any:
+    """For 32 columns: the sum of what is below the column's bound; then how many are not."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        keys, step, rows, bounds, sums = args
+        floats, ints = ir.VectorType(_F32, LANES), ir.VectorType(_I32, LANES)
+        places = [_const(4 * LANES * p) for p in range(ROW // LANES)]
+        bound = [_load(builder, builder.add(bounds, place), ints) for place in places]
+        zero, one = (ir.Constant(floats, [value] * LANES) for value in (0.0, 1.0))
+
+        def body(row: Any, totals: list[Any]) -> list[Any]:
+            base = builder.add(keys, builder.mul(row, step))
+            new = []
+            for p, place in enumerate(places):
+                key = _load(builder, builder.add(base, place), ints)
+                below = builder.icmp_signed("<", key, bound[p])
+                term = builder.select(below, builder.bitcast(key, floats), zero)
+                new.append(builder.fadd(totals[2 * p], term))
+                new.append(builder.fadd(totals[2 * p + 1], builder.select(below, zero, one)))
+            return new
+
+        totals = _loop(builder, _const(0), rows, [zero] * (2 * len(places)), body)
+        for p, place in enumerate(places):
+            _store(builder, totals[2 * p], builder.add(sums, place))
+            _store(builder, totals[2 * p + 1], builder.add(sums, _const(4 * (ROW + LANES * p))))
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT, _INT, _INT), code
 
 
 @intrinsic

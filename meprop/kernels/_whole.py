@@ -6,6 +6,7 @@ kernels do; here it only looks up a plan, allocates the results and calls once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from meprop.kernels._choose import cut, scan, wild_scores
 from meprop.kernels._conv import backward
+from meprop.kernels._draw import draw, join
 from meprop.kernels._guess import guess
 from meprop.kernels._jit import kernel
 from meprop.kernels._layout import filters_in, filters_out, map_sums
@@ -31,10 +33,10 @@ class Whole(NamedTuple):
     values: int  # where in it the selected values are listed
 
 
-@kernel("i8(i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,f4)")
+@kernel("i8(i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,f4,f4,i8,i8)")
 def whole(
     plan: int, memory: int, grad: int, run: int, x: int, dx: int, weight: int, dw: int, bias: int,
-    decay: float, fresh: float,
+    decay: float, fresh: float, drawn: float, key: int, second: int,
 ) -> int:  # fmt: skip
     """Selection, bias, weight and input gradient; returns how many entries are kept.
 
@@ -52,9 +54,15 @@ def whole(
     in_rows, direct = field(plan, 21), field(plan, 22)
     guess(
         grad, run, grad, decay, fresh, nhwc, samples, maps, area, by_sample, by_map, k, size,
-        sampled, low, work,
+        sampled, drawn, low, work,
     )  # fmt: skip
     score, update, kept = grad, run, -1
+    if drawn > 0:
+        draw(
+            grad, nhwc, 0, samples, maps, area, by_sample, by_map, low, key, second, position,
+            channel, value, sample_start, bounds, 0, part, part + 4,
+        )  # fmt: skip
+        kept = join(samples, maps * area, 1, part, part + 4, position, channel, value, sample_start)
     while kept < 0:
         wild = scan(
             score, update, grad, decay, fresh, nhwc, 0, samples, maps, area, by_sample, by_map, low,
@@ -105,7 +113,9 @@ def whole_of(
     weight_steps: tuple, sliding: Any, rule: TopK | None,
 ) -> Whole | None:  # fmt: skip
     """Lay a call out; `None` where only the general path can take it."""
-    if rule is not None and (rule.scope == "unified" or rule.pick != "top" or rule.bias != "full"):
+    if rule is not None and (
+        rule.scope == "unified" or rule.pick not in ("top", "unbiased") or rule.bias != "full"
+    ):
         return None
     linear = len(grad_shape) == 2
     shapes: list[tuple] = [grad_shape, x_shape, weight_shape]
@@ -121,7 +131,7 @@ def whole_of(
     samples, maps, height, columns = shapes[0]
     area, total = height * columns, samples * maps * height * columns
     if linear and rule is not None and rule.scope in ("map", "sample"):
-        rule = TopK(rule.ratio, rule.decay, "mixed")
+        rule = replace(rule, scope="mixed")
     groups = groups_of(rule, samples, maps, area)
     plan = plan_of(
         torch.Size(shapes[1]), torch.Size(shapes[2]), (height, columns), *sliding, samples
@@ -129,7 +139,7 @@ def whole_of(
     part_size = maps * plan.row_size
     sizes = [
         total, total, total, groups.number, samples + 1, 2, work_words(groups, maps, total),
-        128 * maps, part_size, part_size, plan.padded, plan.scratch + 2 * total,
+        192 * maps + 64, part_size, part_size, plan.padded, plan.scratch + 2 * total,
     ]  # fmt: skip
     places = [0]
     for size in sizes:

@@ -68,7 +68,7 @@ class Config:
     ratio: _Ratio | None = None  # share of each feature map's gradient passed back, in (0, 1]
     decay: _Share = 0.0  # of run_grad (Eq. 15), in [0, 1)
     scope: _Scope = "map"  # over what the top k are taken: map | sample | layer | mixed | unified
-    pick: _Pick = "top"  # top | random (a control)
+    pick: _Pick = "top"  # top | random (a control) | unbiased | centred
     bias: _Bias = "full"  # gradient of the bias: full | sparse
     sparse_layers: _Layers = ("conv1", "conv2")  # where the selection takes place
     history: _History = "slot"  # run_grad per slot of the mini-batch, or per position
@@ -110,8 +110,8 @@ class Config:
             )
         if self.history == "position" and self.decay == 0:
             raise ValueError("history='position' needs a decay greater than 0")
-        if self.pick == "random" and self.decay > 0:
-            raise ValueError(f"decay={self.decay!r} has no effect with pick='random'")
+        if self.pick in ("random", "unbiased") and self.decay > 0:
+            raise ValueError(f"decay={self.decay!r} has no effect with pick={self.pick!r}")
         convolutions = [layer for layer in self.sparse_layers if layer.startswith("conv")]
         if convolutions and self.scope not in SCOPES_OF["Conv2d"]:
             raise ValueError(

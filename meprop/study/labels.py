@@ -49,7 +49,7 @@ def _selection(config: Config) -> str:
     if config.ratio is None:
         return "All gradients are passed back: a baseline."
     layers = listed(config.sparse_layers)
-    which = "the largest" if config.pick == "top" else "a random"
+    which = {"random": "a random", "unbiased": "an unbiased"}.get(config.pick, "the largest")
     group = {
         "map": "of each feature map",
         "sample": "of each feature map of each image",
@@ -64,6 +64,7 @@ def _selection(config: Config) -> str:
     if config.decay:
         text += f", chosen by run_grad with a decay of {config.decay:g}"
         text += ", averaged over the mini-batch" if config.history == "position" else ""
+    text += ", centred" if config.pick == "centred" else ""
     return text + ("; the bias gradients are selected too." if config.bias == "sparse" else ".")
 
 
@@ -123,7 +124,7 @@ _WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
         "layer": "the whole layer",
         "mixed": "each image, maps mixed",
     },
-    "pick": {"top": "largest", "random": "random"},
+    "pick": {"top": "largest", "random": "random", "unbiased": "unbiased", "centred": "centred"},
     "bias": {"full": "full bias gradient", "sparse": "selected bias gradient"},
     "sparse_layers": " + ".join,
     "history": {"slot": "memory per slot", "position": "memory per position"},
