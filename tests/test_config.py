@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meprop import TopK
 from meprop.study.config import Config
+from meprop.study.experiments import ROOT
 from meprop.study.training import build
 
 K05 = {"ratio": 0.05}
@@ -59,8 +60,32 @@ def test_round_trip_through_json(config):
     assert pickle.loads(pickle.dumps(config)) == config
 
 
-def test_to_dict_is_complete():
-    assert list(Config().to_dict()) == [field.name for field in fields(Config)]
+YOUNGER = {
+    "network": "resnet20",
+    "contender": "channels",
+    "optimizer": "sgd",
+    "schedule": "onecycle",
+    "augment": True,
+    "train_eval": True,
+}
+
+
+def test_to_dict_leaves_out_only_what_is_younger_than_the_records_and_at_its_default():
+    first = [field.name for field in fields(Config) if field.name not in YOUNGER]
+    assert list(Config().to_dict()) == first
+    config = Config(ratio=0.2, batch_norm=True, **YOUNGER)
+    assert list(config.to_dict()) == [*first, *YOUNGER]
+    assert Config.from_dict(config.to_dict()) == config
+
+
+def test_the_digests_of_committed_records_are_what_they_were():
+    files = sorted((ROOT / "results").rglob("*.json"))
+    assert len(files) > 100
+    for file in files:
+        content = json.loads(file.read_text())
+        config = Config.from_dict(content["config"])
+        assert config.digest[:16] == content["id"], file
+        assert config.to_dict() == content["config"], file
 
 
 def test_the_digest_tells_every_field_apart():
@@ -70,9 +95,11 @@ def test_the_digest_tells_every_field_apart():
         {"decay": 0.5}, {"scope": "sample"}, {"pick": "random", "decay": 0.0}, {"bias": "sparse"},
         {"sparse_layers": ["conv1"]}, {"history": "position"}, {"select_at": "bn"},
         {"activation": "sigmoid"}, {"dropout": 0.5}, {"backend": "masked"}, {"epochs": 3},
-        {"batch_size": 5}, {"lr": 0.01}, {"seed": 1}, {"threads": 2},
+        {"batch_size": 5}, {"lr": 0.01}, {"seed": 1}, {"threads": 2}, {"network": "resnet20"},
+        {"contender": "samples", "decay": 0.0}, {"optimizer": "sgd"}, {"schedule": "onecycle"},
+        {"augment": True}, {"train_eval": True},
     ]  # fmt: skip
-    assert {name for change in changes for name in change} == set(base.to_dict())
+    assert {name for change in changes for name in change} == set(base.to_dict()) | set(YOUNGER)
     digests = {Config.from_dict(base.to_dict() | change).digest for change in changes}
     assert len(digests | {base.digest}) == len(changes) + 1
     # Records of other machines carry it, so it must not drift.
@@ -175,6 +202,20 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
         ({"threads": 0}, "threads must be in [1, 1024], got 0"),
         ({"threads": 100_000}, "threads must be in [1, 1024], got 100000"),
+        ({"network": "resnet"}, "network must be 'paper' or 'resnet20', got 'resnet'"),
+        ({"network": "resnet20"}, "network='resnet20' has batch normalisation: set batch_norm"),
+        (
+            {"network": "resnet20", "batch_norm": True, "dropout": 0.5},
+            "dropout=0.5 has no effect with network='resnet20'",
+        ),
+        ({"dataset": "cifar10"}, "network='paper' takes grey images of 28 x 28"),
+        ({"contender": "channels"}, "contender='channels' has no effect without a ratio"),
+        (
+            {**K05, "contender": "channels", "decay": 0.6},
+            "decay=0.6 has no effect with contender='channels'",
+        ),
+        ({"augment": 1}, "augment must be true or false, got 1"),
+        ({"optimizer": "SGD"}, "optimizer must be 'adam' or 'sgd', got 'SGD'"),
         ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
         ({"scope": "layer"}, "scope='layer' has no effect without a ratio"),
         ({"sparse_layers": ["conv1"]}, "sparse_layers=('conv1',) has no effect without a ratio"),

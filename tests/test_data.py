@@ -655,6 +655,38 @@ def test_debian_source(tmp_path, monkeypatch):
         fetch(FILES, tmp_path / "elsewhere")
 
 
+def test_augmented_images_are_shifted_and_mirrored():
+    pixels = torch.arange(50 * 2 * 6 * 7, dtype=torch.uint8).reshape(50, 2, 6, 7)
+    part = Part(pixels, torch.arange(50))
+    shown = data.Augmented(part, seed=3)
+    rows = torch.randperm(50, generator=torch.Generator().manual_seed(0))
+    images, labels = shown[rows]
+    assert torch.equal(labels, rows)
+    found = set()
+    for image, row in zip(images, rows.tolist(), strict=True):
+        padded = np.pad(pixels[row].numpy(), ((0, 0), (4, 4), (4, 4)))
+        ways = {
+            (down, right, mirrored): padded[:, down : down + 6, right : right + 7][:, :, ::step]
+            for down in range(9)
+            for right in range(9)
+            for mirrored, step in ((0, 1), (1, -1))
+        }
+        draw = tuple(shown.draws[:, row].tolist())
+        found.add(draw)
+        assert np.array_equal(np.round(image.numpy() * 255), ways[draw])
+    downs, rights, mirrored = (set(each) for each in zip(*found, strict=True))
+    assert downs | rights == set(range(9))
+    assert mirrored == {0, 1}
+
+
+def test_augmentation_follows_the_image_and_the_seed_alone():
+    part = load_data("digits").train
+    one, again, other = (data.Augmented(part, seed) for seed in (1, 1, 2))
+    some, last = torch.tensor([5, 900, 7]), torch.tensor([7])
+    assert torch.equal(one[some][0][2:], again[last][0])
+    assert not torch.equal(one[some][0], other[some][0])
+
+
 FACTS = {  # digest, and the first labels of the original training and test images
     "mnist": ("6da28344641415813400a645275880fe21a13a8c5c48213b0ca828ffc8a7c10d", "50419", "72104"),
     "fashion-mnist": (

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from meprop import GradientTopK, TopK, watch
-from meprop.study import PaperCNN
+from meprop.study import PaperCNN, ResNet20
 
 
 def build(seed=0, **settings):
@@ -152,3 +152,71 @@ def test_dropout_is_on_fc1s_activations():
 def test_a_bad_value_is_named(settings, message):
     with pytest.raises(ValueError, match=message):
         PaperCNN(**settings)
+
+
+# The residual network
+
+
+def test_the_parameters_of_resnet20():
+    model = ResNet20()
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert [m.out_channels for m in convolutions] == [16] * 7 + [32] * 6 + [64] * 6
+    assert all(m.kernel_size == (3, 3) and m.bias is None for m in convolutions)
+    first = 3 * 16 * 9 + 2 * 16
+    one = 6 * 16 * 16 * 9 + 6 * 2 * 16
+    two = (16 + 5 * 32) * 32 * 9 + 6 * 2 * 32
+    three = (32 + 5 * 64) * 64 * 9 + 6 * 2 * 64
+    assert first + one + two + three + 64 * 10 + 10 == 269_722
+    assert sum(p.numel() for p in model.parameters()) == 269_722
+
+
+def test_resnet20_computes_what_he_et_al_write():
+    torch.manual_seed(1)
+    model = ResNet20().eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    images = torch.rand(2, 3, 32, 32)
+
+    def normalised(y, bn):
+        mean, var = (v.reshape(1, -1, 1, 1) for v in (bn.running_mean, bn.running_var))
+        return (y - mean) / (var + 1e-5).sqrt()
+
+    x = (images - torch.tensor([0.4914, 0.4822, 0.4465]).reshape(3, 1, 1)) / torch.tensor(
+        [0.2470, 0.2435, 0.2616]
+    ).reshape(3, 1, 1)
+    x = F.relu(normalised(F.conv2d(x, model.conv1.weight, padding=1), model.bn1))
+    sides = []
+    for stage in (model.stage1, model.stage2, model.stage3):
+        for block in stage:
+            stride = block.conv1.out_channels // block.conv1.in_channels
+            y = F.conv2d(x, block.conv1.weight, padding=1, stride=stride)
+            y = F.relu(normalised(y, block.bn1))
+            y = normalised(F.conv2d(y, block.conv2.weight, padding=1), block.bn2)
+            shortcut = torch.zeros_like(y)
+            new = (y.shape[1] - x.shape[1]) // 2
+            shortcut[:, new : new + x.shape[1]] = x[:, :, ::stride, ::stride]
+            x = F.relu(y + shortcut)
+        sides.append(x.shape[-1])
+    assert sides == [32, 16, 8]
+    expected = F.linear(F.adaptive_avg_pool2d(x, 1).flatten(1), model.fc.weight, model.fc.bias)
+    torch.testing.assert_close(model(images), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_rule_of_resnet20_is_that_of_every_convolution():
+    rule = TopK(0.05)
+    torch.manual_seed(0)
+    model = ResNet20(rule, backend="masked", mean=(0.3,), std=(0.3,))
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    assert len(layers) == 19
+    assert {(layer.rule, layer.backend, layer.history) for layer in layers} == {
+        (rule, "masked", "slot")
+    }
+    with watch(model) as seen:
+        F.cross_entropy(model(torch.rand(10, 1, 28, 28)), torch.arange(10)).backward()
+    assert max(s.after for name, s in seen.items() if name != "fc") < 0.06
+    torch.manual_seed(0)
+    plain = ResNet20(mean=(0.3,), std=(0.3,))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, plain.get_parameter(name))

@@ -4,7 +4,7 @@ import gc
 import io
 import re
 import runpy
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -44,13 +44,14 @@ def parameter_cells():
     return [cell for cell in TRAIN.cells if "parameters" in cell.metadata.get("tags", ())]
 
 
-def test_every_field_of_config_is_a_commented_parameter():
+def test_every_first_field_of_config_is_a_commented_parameter():
+    """The younger ones are for other networks and methods; papermill sets them all the same."""
     (cell,) = parameter_cells()
     namespace: dict[str, object] = {}
     exec(cell.source, namespace)
     config = checked(namespace)
     assert config.dataset == "digits", "its defaults need no network"
-    names = [field.name for field in fields(Config)]
+    names = list(Config().to_dict())
     lines = [line for line in cell.source.splitlines() if line]
     assert [line.split(" = ")[0] for line in lines] == [*names, "record", "checkpoint"]
     plain = {"epochs", "batch_size"}  # say it all
@@ -63,8 +64,8 @@ def test_comments_agree_with_config():
     source = Path(str(notebook.__file__)).with_name("config.py").read_text("utf-8")
     theirs = dict(re.findall(r"^    (\w+): .* = .*?  # (.*)$", source, re.MULTILINE))
     ours = dict(re.findall(r"^(\w+) = .*?  # (.*)$", parameter_cells()[0].source, re.MULTILINE))
-    for name, text in theirs.items():
-        assert ours[name].startswith(text), name
+    for name in Config().to_dict().keys() & theirs.keys():
+        assert ours[name].startswith(theirs[name]), name
 
 
 @pytest.mark.parametrize(

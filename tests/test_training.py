@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 import torch
@@ -136,6 +137,8 @@ def test_training_loss_and_accuracy_are_means_over_the_steps(few_digits):
     assert record.history[0]["train_accuracy"] == 100 * right / 20
 
 
+RESNET = {"network": "resnet20", "batch_norm": True, "optimizer": "sgd", "schedule": "onecycle"}
+RESNET |= {"augment": True, "batch_size": 20, "lr": 0.05}
 SETTINGS = [
     {},
     {"ratio": 0.05},
@@ -156,6 +159,46 @@ def test_one_seed_is_one_initialisation_and_one_order(setting):
     for epoch in (1, 2):
         pairs = zip(batches(base, 100, epoch), batches(other, 100, epoch), strict=True)
         assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def shown_images(few_digits, **setting):
+    """What the network sees in two epochs."""
+    config = Config(dataset="digits", train_size=60, epochs=2, seed=4, **RESNET, **setting)
+    model, seen = build(config), []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].clone()))
+    with conditions(config):
+        for _ in steps(config, model, few_digits.train):
+            pass
+    return seen
+
+
+def test_one_seed_is_one_augmentation(few_digits):
+    plain = shown_images(few_digits)
+    for setting in ({"ratio": 0.05}, {"ratio": 0.5, "contender": "samples"}):
+        other = shown_images(few_digits, **setting)
+        assert all(torch.equal(one, two) for one, two in zip(plain, other, strict=True))
+    assert len(plain) == 6
+    assert not any(torch.equal(one, two) for one, two in combinations(plain, 2))
+
+
+def test_a_residual_network_learns_with_one_cycle():
+    config = Config(dataset="digits", train_size=300, epochs=3, train_eval=True, **RESNET)
+    record = train(replace(config, augment=False), progress=False)
+    first, _, last = record.history
+    assert last["train_loss"] < first["train_loss"] / 2
+    assert last["train_eval_accuracy"] > 50
+    assert len(last["layers"]) == 20
+
+
+def test_accuracy_on_training_images_as_they_are(few_digits):
+    config = replace(TINY, train_eval=True, dropout=0.5)
+    record = train(config, progress=False)
+    model = build(config)
+    with conditions(config):
+        made = list(steps(config, model, few_digits.train))
+    right = model.eval()(few_digits.train.images[:60]).argmax(1) == few_digits.train.labels[:60]
+    assert len(made) == 18
+    assert record.history[-1]["train_eval_accuracy"] == pytest.approx(100 * right.float().mean())
 
 
 def test_other_seeds_and_epochs_are_other_orders_of_all_images():
@@ -410,6 +453,7 @@ print(json.dumps(codes))
     [
         {"ratio": 0.05, "decay": 0.6, "batch_norm": True, "dropout": 0.3},
         {"ratio": 0.1, "pick": "random", "sparse_layers": ["conv1", "conv2", "fc1"]},
+        {**RESNET, "batch_size": 10, "ratio": 0.5, "contender": "samples"},
     ],
 )
 def test_a_run_killed_at_any_moment_ends_in_the_same_record(tmp_path, setting):

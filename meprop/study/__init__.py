@@ -5,7 +5,7 @@ from meprop.study._download import DataError
 from meprop.study.checkpoint import CheckpointError, checkpoint_path, discard
 from meprop.study.config import Config
 from meprop.study.data import Splits, load_data
-from meprop.study.network import PaperCNN
+from meprop.study.network import PaperCNN, ResNet20
 from meprop.study.record import Record, RecordError, load_histories, load_records
 from meprop.study.training import train
 
@@ -16,6 +16,7 @@ __all__ = [
     "PaperCNN",
     "Record",
     "RecordError",
+    "ResNet20",
     "Splits",
     "checkpoint_path",
     "discard",

@@ -15,8 +15,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 from meprop.layers import BACKENDS, HISTORIES
 from meprop.rule import BIASES, PICKS, SCOPES, TopK
 from meprop.selection import SCOPES_OF
+from meprop.study.contenders import CONTENDERS
 from meprop.study.data import DATASETS
-from meprop.study.network import ACTIVATIONS, LAYERS, SELECT_AT
+from meprop.study.network import ACTIVATIONS, LAYERS, NETWORKS, SELECT_AT
+from meprop.study.optimizer import OPTIMIZERS, SCHEDULES
 from meprop.study.settings import Number, OneOf, SettingError, mistake
 
 
@@ -48,6 +50,14 @@ _History = Annotated[str, OneOf(HISTORIES)]
 _SelectAt = Annotated[str, OneOf(SELECT_AT)]
 _Activation = Annotated[str, OneOf(ACTIVATIONS)]
 _Backend = Annotated[str, OneOf(BACKENDS)]
+_Network = Annotated[str, OneOf(NETWORKS)]
+_Contender = Annotated[str, OneOf(tuple(CONTENDERS))]
+_Optimizer = Annotated[str, OneOf(OPTIMIZERS)]
+_Schedule = Annotated[str, OneOf(SCHEDULES)]
+
+# What is selected, and what only the paper's network has
+_SELECTION = ("decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at")
+_PAPERS = ("sparse_layers", "select_at", "activation", "dropout")
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -81,6 +91,15 @@ class Config:
     lr: _Rate = 0.001  # Adam's; betas 0.9 and 0.999, epsilon 1e-8
     seed: _Seed = 0  # initialisation and data order
     threads: _Threads = 1  # changes the order of sums, so it changes results
+    # Younger than the first records, and left out of `to_dict` at their default
+    network: _Network = "paper"  # paper | resnet20 (of He et al. 2016, all its convolutions)
+    contender: _Contender | None = (
+        None  # another: channels | channels-alternate | samples | entries
+    )
+    optimizer: _Optimizer = "adam"  # adam | sgd (momentum 0.9, weight decay 0.0005)
+    schedule: _Schedule = "constant"  # constant | onecycle (lr is its peak)
+    augment: bool = False  # shift and mirror the training images
+    train_eval: bool = False  # try each epoch's network on the first 10,000 training images too
 
     def __post_init__(self) -> None:
         """Refuse what would have no effect, or none that a layer knows."""
@@ -93,12 +112,19 @@ class Config:
                 f"{largest} training images of {self.dataset}, got {self.train_size!r}"
             )
         if self.ratio is None:
-            for name in ("decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at"):
-                if getattr(self, name) != DEFAULTS[name]:
-                    raise ValueError(
-                        f"{name}={getattr(self, name)!r} has no effect without a ratio; "
-                        "set ratio (0.05 is the paper's 5%), or leave it out"
-                    )
+            way_out = "set ratio (0.05 is the paper's 5%), or leave it out"
+            self._refuse((*_SELECTION, "contender"), f"without a ratio; {way_out}")
+        if self.contender is not None:
+            self._refuse((*_SELECTION, "backend"), f"with contender={self.contender!r}")
+        if self.network == "resnet20":
+            self._refuse(_PAPERS, "with network='resnet20'")
+            if not self.batch_norm:
+                raise ValueError("network='resnet20' has batch normalisation: set batch_norm=True")
+        elif self.dataset == "cifar10":
+            raise ValueError(
+                "network='paper' takes grey images of 28 x 28, and dataset='cifar10' has others; "
+                "use network='resnet20'"
+            )
         if self.select_at == "bn" and not self.batch_norm:
             raise ValueError("select_at='bn' needs batch_norm=True")
         if self.select_at == "bn" and "fc2" in self.sparse_layers:
@@ -122,6 +148,11 @@ class Config:
         if self.batch_norm and self.batch_size == 1:
             raise ValueError("batch_norm needs a batch_size of at least 2, got 1")
 
+    def _refuse(self, names: tuple[str, ...], when: str) -> None:
+        for name in names:
+            if getattr(self, name) != DEFAULTS[name]:
+                raise ValueError(f"{name}={getattr(self, name)!r} has no effect {when}")
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Config:
         """Build a configuration from plain values; an unknown key raises and names the nearest.
@@ -133,7 +164,7 @@ class Config:
         return cls(**{str(name): value for name, value in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON's types; `Config.from_dict` undoes it.
+        """The fields as JSON's types; `Config.from_dict` undoes it.
 
         >>> Config.from_dict(Config(ratio=0.05).to_dict()) == Config(ratio=0.05)
         True
@@ -154,8 +185,8 @@ class Config:
 
     @property
     def rule(self) -> TopK | None:
-        """The selection rule, or None for exact gradients."""
-        if self.ratio is None:
+        """The selection rule, or None for exact gradients and for a contender's."""
+        if self.ratio is None or self.contender is not None:
             return None
         return TopK(self.ratio, self.decay, self.scope, self.pick, self.bias)
 

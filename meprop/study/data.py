@@ -58,6 +58,41 @@ def _scaled(pixels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class Augmented:
+    """A part whose images are shifted by up to 4 pixels each way, and mirrored or not.
+
+    What comes in is black. Which image gets which shift is drawn at once, so it does not depend on
+    the order in which they are asked for.
+    """
+
+    part: Part
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    @cached_property
+    def draws(self) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.randint(2 * 9 * 9, (len(self.part),), generator=generator)
+        return torch.stack([drawn % 9, drawn // 9 % 9, drawn // 81])
+
+    def __getitem__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        padded = torch.nn.functional.pad(self.part.pixels[rows], (4, 4, 4, 4))
+        down, right, mirrored = self.draws[:, rows].unsqueeze(-1).unbind()
+        count, colours, height, width = (
+            size - edge for size, edge in zip(padded.shape, (0, 0, 8, 8), strict=True)
+        )
+        across = torch.arange(width)
+        y = down + torch.arange(height)
+        x = right + torch.where(mirrored == 1, across.flip(0), across)
+        one = torch.arange(count)[:, None, None, None], torch.arange(colours)[:, None, None]
+        return _scaled(padded[*one, y[:, None, :, None], x[:, None, None, :]]), self.part.labels[
+            rows
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class Splits:
     """A data set's three parts, each made when it is first asked for."""
 

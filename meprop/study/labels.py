@@ -153,7 +153,7 @@ def words(config: Config, names: Sequence[str]) -> list[str]:
 # What a title says of a run, the ratio always and the others where they are not the default.
 _TITLE = (
     *("ratio", "decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at"),
-    *("batch_norm", "activation", "dropout", "dataset", "train_size"),
+    *("contender", "batch_norm", "activation", "dropout", "network", "dataset", "train_size"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The paper's network: Table 1, "CNN structure of MNIST task"."""
+"""The networks: the paper's (Table 1, "CNN structure of MNIST task") and a residual one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 SELECT_AT = ("conv", "bn")
+NETWORKS = ("paper", "resnet20")
 
 
 class PaperCNN(nn.Module):
@@ -100,3 +101,71 @@ def _initialise(layer: Any) -> None:
     """As in TensorFlow's "Deep MNIST for Experts": a normal truncated at two deviations."""
     nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
     nn.init.constant_(layer.bias, 0.1)
+
+
+class ResNet20(nn.Module):
+    """The residual network of He et al. (2016) for CIFAR-10: 19 convolutions, then 10 classes.
+
+    Three stages of three blocks, with 16, 32 and 64 channels; where a stage begins with half the
+    resolution, its shortcut takes every second pixel and has zeros in the new channels (their
+    option A), so that nothing but 3x3 convolutions has weights.
+
+    rule, backend, history: those of every convolution. mean, std: of the pixels, for each colour;
+    the images come in [0, 1].
+
+    >>> ResNet20(rule=TopK(0.05))(torch.rand(10, 3, 32, 32)).shape
+    torch.Size([10, 10])
+    """
+
+    def __init__(
+        self,
+        rule: TopK | None = None,
+        backend: str = "auto",
+        history: str = "slot",
+        mean: Collection[float] = (0.4914, 0.4822, 0.4465),
+        std: Collection[float] = (0.2470, 0.2435, 0.2616),
+    ) -> None:
+        super().__init__()
+        settings = {"rule": rule, "backend": backend, "history": history}
+        for name, values in (("mean", mean), ("std", std)):
+            shaped = torch.tensor(tuple(values)).reshape(1, -1, 1, 1)
+            self.register_buffer(name, shaped, persistent=False)
+        self.conv1 = _conv3x3(len(mean), 16, 1, settings)
+        self.bn1 = nn.BatchNorm2d(16)
+        for stage, width in enumerate((16, 32, 64), start=1):
+            blocks = [_Block(width if stage == 1 else width // 2, width, settings)]
+            blocks += [_Block(width, width, settings) for _ in range(2)]
+            self.add_module(f"stage{stage}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of the ten classes."""
+        x = (images - self.get_buffer("mean")) / self.get_buffer("std")
+        x = F.relu(self.bn1(self.conv1(x)))
+        for stage in ("stage1", "stage2", "stage3"):
+            x = self.get_submodule(stage)(x)
+        return self.fc(x.mean((2, 3)))
+
+
+class _Block(nn.Module):
+    def __init__(self, before: int, width: int, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.stride = width // before
+        self.conv1 = _conv3x3(before, width, self.stride, settings)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv3x3(width, width, 1, settings)
+        self.bn2 = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        if self.stride > 1:
+            new = (y.shape[1] - x.shape[1]) // 2
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, new, new))
+        return F.relu(y + x)
+
+
+def _conv3x3(before: int, width: int, stride: int, settings: dict[str, Any]) -> Conv2d:
+    conv = Conv2d(before, width, 3, stride=stride, padding=1, bias=False, **settings)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -157,6 +158,8 @@ def load_records(path: str | Path) -> DataFrame:
 def load_histories(path: str | Path) -> DataFrame:
     """A tidy table of the epochs of many records: a row an epoch, layers as `conv1_before` etc.
 
+    `train_eval_accuracy` is NaN where nobody asked for it.
+
     >>> from tempfile import TemporaryDirectory
     >>> from meprop.study.training import train
     >>> with TemporaryDirectory() as folder:
@@ -169,7 +172,8 @@ def load_histories(path: str | Path) -> DataFrame:
     rows = []
     for file, record in find_records(path).items():
         for epoch in record.history:
-            rows.append(_names(file, path) | {"seed": record.config.seed} | flat(epoch))
+            optional = {"seed": record.config.seed, "train_eval_accuracy": math.nan}
+            rows.append(_names(file, path) | optional | flat(epoch))
     return _frame(rows)
 
 

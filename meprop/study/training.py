@@ -1,4 +1,4 @@
-"""Train the paper's network under one configuration, to a record.
+"""Train a network under one configuration, to a record.
 
 `steps` is the loop that everything which trains goes through; a seed fixes the initialisation and
 the order of the data, each apart from all the rest.
@@ -22,29 +22,33 @@ from tqdm import tqdm
 
 from meprop.history import history_state, load_history_state
 from meprop.study import checkpoint as checkpoints
-from meprop.study.adam import Adam
 from meprop.study.config import Config
-from meprop.study.data import Part, load_data
+from meprop.study.contenders import thinned
+from meprop.study.data import DATASETS, Augmented, Part, load_data
 from meprop.study.measures import Measured, evaluate
-from meprop.study.network import PaperCNN
+from meprop.study.network import PaperCNN, ResNet20
+from meprop.study.optimizer import OPTIMIZERS, Optimizer, rate
 from meprop.study.provenance import provenance
 from meprop.study.record import Record
 
+TRAIN_EVAL = 10_000  # of the training images
 
-def build(config: Config) -> PaperCNN:
+
+def build(config: Config) -> Any:
     """The untrained network of a configuration: one seed, one initialisation."""
+    shared: dict[str, Any] = {
+        "rule": config.rule,
+        "backend": config.backend,
+        "history": config.history,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "initialisation"))
-        model = PaperCNN(
-            activation=config.activation,
-            batch_norm=config.batch_norm,
-            rule=config.rule,
-            sparse_layers=config.sparse_layers,
-            dropout=config.dropout,
-            backend=config.backend,
-            history=config.history,
-            select_at=config.select_at,
-        )
+        if config.network == "resnet20":
+            pixels = DATASETS[config.dataset]
+            model: nn.Module = ResNet20(mean=pixels.mean, std=pixels.std, **shared)
+        else:
+            names = ("activation", "batch_norm", "sparse_layers", "dropout", "select_at")
+            model = PaperCNN(**shared, **{name: getattr(config, name) for name in names})
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -74,7 +78,7 @@ def steps(
     config: Config,
     model: nn.Module,
     data: Part,
-    optimizer: Adam | None = None,
+    optimizer: Optimizer | None = None,
     epochs: Iterable[int] | None = None,
     around: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Iterator[Step]:
@@ -94,18 +98,31 @@ def steps(
     3
     """
     data = data.first(config.train_size or len(data))
-    optimizer = Adam(model.parameters(), config.lr) if optimizer is None else optimizer
+    optimizer = _optimizer(config, model) if optimizer is None else optimizer
+    of_an_epoch = len(data) // config.batch_size
     number = 0
     for epoch in range(1, config.epochs + 1) if epochs is None else epochs:
         torch.manual_seed(derive(config.seed, "dropout", epoch))
-        for batch in batches(config, len(data), epoch):
-            number += 1
-            with around(number):
-                loss, correct = learn(model.train(), optimizer, *data[batch])
-            yield Step(epoch, number, loss, correct)
+        shown: Part | Augmented = data
+        if config.augment:
+            shown = Augmented(data, derive(config.seed, "augmentation", epoch))
+        with thinned(model, config.contender, config.ratio or 1.0, epoch):
+            for i, batch in enumerate(batches(config, len(data), epoch)):
+                number += 1
+                done, total = (epoch - 1) * of_an_epoch + i, config.epochs * of_an_epoch
+                optimizer.lr = rate(config.lr, config.schedule, done, total)
+                with around(number):
+                    loss, correct = learn(model.train(), optimizer, *shown[batch])
+                yield Step(epoch, number, loss, correct)
 
 
-def learn(model: nn.Module, optimizer: Adam, images: Tensor, labels: Tensor) -> tuple[float, int]:
+def _optimizer(config: Config, model: nn.Module) -> Optimizer:
+    return OPTIMIZERS[config.optimizer](model.parameters(), config.lr)
+
+
+def learn(
+    model: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor
+) -> tuple[float, int]:
     """One step: the loss of a mini-batch and how many of it were right, before the update."""
     output = model(images.contiguous(memory_format=torch.channels_last))
     loss = F.cross_entropy(output, labels)
@@ -139,9 +156,9 @@ _surroundings = conditions  # for report/probe.py and report/turnover.py, until 
 def train(config: Config, checkpoint: str | Path | None = None, progress: bool = True) -> Record:
     """Train one network and return its record.
 
-    The seed fixes the initialisation and the order of the data, each apart from everything else,
-    so that two configurations with one seed are a pair. An incomplete last mini-batch of an epoch
-    is left out (`run_grad` has the mini-batch's shape and would start anew).
+    The seed fixes the initialisation, the order of the data and how they are augmented, each apart
+    from everything else, so that two configurations with one seed are a pair. An incomplete last
+    mini-batch of an epoch is left out (`run_grad` has the mini-batch's shape and would start anew).
 
     With a `checkpoint` (a file; `checkpoint_path(config)` is the usual one), the state after every
     epoch is kept there, and a run that was killed goes on: it ends in the same record, bit for
@@ -152,7 +169,9 @@ def train(config: Config, checkpoint: str | Path | None = None, progress: bool =
     (reported, never used to choose), `seconds`, and from some of its steps (see `Measured`):
     `layers`, for each layer the nonzero share of the gradient at its output `before` and `after`
     selection, of its `weight` gradient, and the share of the gradient's norm that was kept
-    (`norm_kept`); and `changed`, the share of all parameters that a step changed.
+    (`norm_kept`); and `changed`, the share of all parameters that a step changed. With
+    `train_eval`, `train_eval_accuracy` is that of the epoch's network on the first 10,000 training
+    images, as they are.
 
     >>> record = train(Config(dataset="digits", train_size=100, epochs=1), progress=False)
     >>> record.status, record.best_epoch
@@ -200,7 +219,7 @@ class _Run:
         self.train = self.data.train.first(size)
         self.steps = size // config.batch_size
         self.model = build(config)
-        self.optimizer = Adam(self.model.parameters(), config.lr)
+        self.optimizer = _optimizer(config, self.model)
         self.start = datetime.now(UTC).isoformat(timespec="seconds")
         # Now, not at the end: somebody may commit while it runs.
         self.origin = provenance(config.threads)
@@ -236,6 +255,9 @@ class _Run:
             "test_accuracy": _accuracy(test_wrong, self.data.test),
             "seconds": time.perf_counter() - began,
         }
+        if self.config.train_eval:
+            shown = self.train.first(TRAIN_EVAL)
+            scores["train_eval_accuracy"] = _accuracy(evaluate(self.model, shown)[1], shown)
         self.history.append(scores | measured.means())
         if self.best is None or scores["dev_accuracy"] > self.best["dev_accuracy"]:
             names = ("epoch", "dev_accuracy", "test_accuracy")

@@ -1,0 +1,74 @@
+"""What the contenders pass back, against plain NumPy and over many draws."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from meprop import watch
+from meprop.study.contenders import CONTENDERS, channels, entries, samples, thinned
+
+GRAD = torch.randn(10, 8, 5, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.01, 1), (0.2, 2), (0.5, 4), (1.0, 8)])
+def test_channels_of_the_largest_mean_magnitude(ratio, count):
+    grad = GRAD.numpy()
+    largest = np.argsort(np.abs(grad).mean((0, 2, 3)))[-count:]
+    expected = np.zeros_like(grad)
+    expected[:, largest] = grad[:, largest]
+    assert np.array_equal(channels(GRAD, ratio).numpy(), expected)
+
+
+@pytest.mark.parametrize(("ratio", "count"), [(0.01, 1), (0.2, 2), (1.0, 10)])
+def test_samples_are_whole_images_as_often_larger_as_they_are_fewer(ratio, count):
+    torch.manual_seed(0)
+    found = samples(GRAD, ratio)
+    kept = found.flatten(1).any(1)
+    assert int(kept.sum()) == count
+    torch.testing.assert_close(found[kept], GRAD[kept] * (10 / count))
+
+
+def test_entries_are_as_often_larger_as_they_are_fewer():
+    torch.manual_seed(0)
+    found = entries(GRAD, 0.25)
+    kept = found != 0
+    assert 0.2 < float(kept.float().mean()) < 0.3
+    torch.testing.assert_close(found[kept], GRAD[kept] * 4)
+
+
+@pytest.mark.parametrize("thin", [samples, entries])
+def test_what_is_random_has_the_gradient_as_its_mean(thin):
+    torch.manual_seed(0)
+    draws = torch.stack([thin(GRAD, 0.2) for _ in range(4000)])
+    # One draw deviates by twice the entry itself: sqrt((1 - p) / p).
+    tolerance = 5 * 2 * GRAD.abs() / 4000**0.5
+    assert ((draws.mean(0) - GRAD).abs() <= tolerance).all()
+
+
+def test_the_weight_gradients_are_those_of_the_thinned_gradient():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU())
+    x = torch.rand(10, 3, 7, 6)
+    with thinned(model, "channels", 0.5, epoch=1), watch(model) as seen:
+        model(x).square().sum().backward()
+    y = F.conv2d(x, model[0].weight)
+    grad = channels(torch.autograd.grad(F.relu(y).square().sum(), y, retain_graph=True)[0], 0.5)
+    expected = torch.autograd.grad(y, model[0].weight, grad)[0]
+    torch.testing.assert_close(model[0].weight.grad, expected)
+    assert seen["0"].after <= 0.5
+    assert not model[0]._forward_hooks
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_in_which_epochs_gradients_are_thinned(name, epoch):
+    model = nn.Conv2d(3, 8, 3)
+    x = torch.rand(10, 3, 7, 6)
+    exact = torch.autograd.grad(model(x).square().sum(), model.weight)[0]
+    with thinned(model, name, 0.2, epoch):
+        found = torch.autograd.grad(model(x).square().sum(), model.weight)[0]
+    assert torch.equal(found, exact) == (name == "channels-alternate" and epoch == 1)
+    with thinned(model, None, 1.0, epoch):
+        assert torch.equal(torch.autograd.grad(model(x).square().sum(), model.weight)[0], exact)
