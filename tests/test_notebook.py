@@ -1,4 +1,4 @@
-"""What train.ipynb is made of: parameters, the run, the record, words and figures."""
+"""What train.ipynb is made of: its parameters, the run and the record, and what it shows."""
 
 import gc
 import io
@@ -7,16 +7,16 @@ import runpy
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import nbformat
+import oracle
 import pytest
 
-from meprop.study import figures, notebook
+from meprop.study import notebook
 from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.experiments import load
-from meprop.study.labels import describe, outcome, provenance_table, run_title, shares_table
+from meprop.study.labels import run_title
 from meprop.study.notebook import Number, ParameterError, check, checked, keep, obtain
 from meprop.study.training import train
 
@@ -44,28 +44,17 @@ def parameter_cells():
     return [cell for cell in TRAIN.cells if "parameters" in cell.metadata.get("tags", ())]
 
 
-def test_every_first_field_of_config_is_a_commented_parameter():
-    """The younger ones are for other networks and methods; papermill sets them all the same."""
+def test_parameters_are_fields_of_config_with_comments():
     (cell,) = parameter_cells()
     namespace: dict[str, object] = {}
     exec(cell.source, namespace)
-    config = checked(namespace)
-    assert config.dataset == "digits", "its defaults need no network"
-    names = list(Config().to_dict())
+    assert checked(namespace).dataset == "digits", "its defaults need no network"
     lines = [line for line in cell.source.splitlines() if line]
-    assert [line.split(" = ")[0] for line in lines] == [*names, "record", "checkpoint"]
-    plain = {"epochs", "batch_size"}  # say it all
-    for line, name in zip(lines, names, strict=False):
-        assert "  # " in line or name in plain, line
-
-
-def test_comments_agree_with_config():
-    """The notebook repeats Config's comments: one text, in two places."""
-    source = Path(str(notebook.__file__)).with_name("config.py").read_text("utf-8")
-    theirs = dict(re.findall(r"^    (\w+): .* = .*?  # (.*)$", source, re.MULTILINE))
-    ours = dict(re.findall(r"^(\w+) = .*?  # (.*)$", parameter_cells()[0].source, re.MULTILINE))
-    for name in Config().to_dict().keys() & theirs.keys():
-        assert ours[name].startswith(theirs[name]), name
+    # A field that is younger than the first records may be set without being listed: the page of
+    # a record does not change with it.
+    assert [line.split(" = ")[0] for line in lines] == [*Config().to_dict(), "record", "checkpoint"]
+    plain = ("epochs", "batch_size")  # say it all
+    assert all("  # " in line or line.startswith(plain) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +130,8 @@ def test_a_parameter_that_is_not_set():
 
 
 def test_what_a_notebook_holds_anyway_is_no_parameter():
-    import math
-
-    assert checked(
-        {"math": math, "describe": describe, "In": [""], "_i1": "", "seed": 3}
-    ) == Config(seed=3)
+    held = {"io": io, "check": check, "In": [""], "_i1": "", "seed": 3}
+    assert checked(held) == Config(seed=3)
 
 
 # The run
@@ -156,7 +142,7 @@ def test_train_or_show(files, monkeypatch):
     trained = obtain(TINY, "out/some.json", "auto")
     path = checkpoint_path(TINY)
     assert path.is_relative_to(files) and path.exists()
-    assert "digest" in keep(trained, "out/some.json", "auto")
+    keep(trained, "out/some.json", "auto")
     assert not path.exists()
     # Given its file, the record is shown and nothing is trained.
     monkeypatch.setattr(notebook, "train", None)
@@ -216,28 +202,36 @@ def test_a_record_that_contradicts_itself_is_not_kept(files, record, change):
     assert not (files / "some.json").exists()
 
 
-# Words
+# The page
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({}, "on 55,000 images of MNIST for 30 epochs. All gradients are passed back: a baseline."),
-        ({"batch_norm": True}, "The paper's network with batch normalisation, trained"),
-        ({"dropout": 0.5}, "The paper's network with dropout of 0.5 on fc1, trained"),
-        ({"ratio": 0.001}, "the largest 0.1% of each feature map are passed back. Seed"),
-        ({"ratio": 0.05, "pick": "random"}, "a random 5% of each feature map"),
-        ({"ratio": 0.05, "scope": "mixed"}, "5% of each image, over all feature maps are"),
-        ({"ratio": 0.05, "decay": 0.6}, "chosen by run_grad with a decay of 0.6. Seed"),
-        ({"ratio": 0.05, "bias": "sparse"}, "the bias gradients are selected too."),
-        ({"ratio": 0.05, "sparse_layers": ("conv2",)}, "at the output of conv2, the"),
-        ({"ratio": 0.05, "batch_norm": True, "select_at": "bn"}, "above batch normalisation, the"),
-        ({"train_size": 1000, "epochs": 1, "seed": 7}, "1,000 images of MNIST for 1 epoch."),
-        ({"activation": "sigmoid"}, "with sigmoid activations"),
-    ],
-)  # fmt: skip
-def test_a_configuration_in_words(values, text):
-    assert text in describe(Config(**values))
+def shown(record, path):
+    """What the notebook has computed of a record that it finds."""
+    record.save(path)
+    values = record.config.to_dict()
+    return oracle.variables("train", **values, record=str(path))
+
+
+def test_the_page_shows_the_record(files, record):
+    page = shown(record, files / "some.json")
+    assert page["history"].test_accuracy.tolist() == [e["test_accuracy"] for e in record.history]
+    assert page["scores"]["test accuracy (%)"] == record.test_accuracy
+    assert page["scores"]["mistakes"] == len(record.test_errors) == page["confusion"].values.sum()
+    assert page["chosen"].set_index("layer").after["conv1"] == pytest.approx(5, abs=0.1)
+    right = load_data("digits").test.labels[record.test_errors[0]]
+    assert page["wrong"].iloc[0].tolist() == [right, record.test_predictions[0]]
+    assert page["origin"]["record"] == record.digest[:16]
+    own = page["settings"][page["own"]].setting.tolist()
+    assert own == ["dataset", "train_size", "ratio", "backend", "epochs"]
+
+
+def test_the_page_of_a_run_that_completed_no_epoch(files, record):
+    none = {"best_epoch": None, "dev_accuracy": None, "test_accuracy": None}
+    none |= {"test_errors": None, "test_predictions": None, "history": []}
+    empty = replace(record, status="diverged", stopped={"epoch": 1, "step": 3}, **none)
+    page = shown(empty, files / "some.json")
+    assert page["scores"]["stopped at"] == "{'epoch': 1, 'step': 3}"
+    assert page["confusion"].values.sum() == len(page["chosen"]) == len(page["history"]) == 0
 
 
 def test_titles_tell_configurations_apart():
@@ -247,54 +241,3 @@ def test_titles_tell_configurations_apart():
     assert titles["table2-baseline"] == "table2-baseline: all gradients"
     assert titles["bn-position-above"].endswith(": 5%, above BN, with BN, 5,000 images")
     assert max(map(len, titles.values())) < 80
-
-
-def test_outcome_and_provenance(record):
-    assert f"**test accuracy of {record.test_accuracy:.2f}%**" in outcome(record)
-    assert f"({len(record.test_errors)} mistakes)" in outcome(record)
-    early = replace(record, status="diverged", stopped={"epoch": 1, "step": 3}, best_epoch=None)
-    assert outcome(early) == (
-        "The run diverged: at epoch 1, step 3 the loss was no finite number. "
-        "No epoch was completed."
-    )
-    named = [line.split("|")[1].strip() for line in provenance_table(record).splitlines()[2:]]
-    assert named == [name.replace("_", " ") for name in record.provenance]
-
-
-def test_shares(record):
-    head, _, first, *_ = (line.split(" | ") for line in shares_table(record).splitlines())
-    assert (first[0], head[2]) == ("| conv1", "nonzero after (%)")
-    assert float(first[2]) == pytest.approx(5, abs=0.1)
-    assert shares_table(replace(record, best_epoch=None)) == "No epoch was completed."
-
-
-# Figures
-
-
-def test_figures(record):
-    test = load_data("digits").test
-    figures.set_style()
-    curves = figures.learning_curves(record)
-    assert curves is not None
-    drawn = [list(line.get_ydata()) for line in curves.axes[1].get_lines()]
-    assert [epoch["test_accuracy"] for epoch in record.history] in drawn
-    assert figures.densities(record) is not None
-    confusion = figures.confusion(record, test)
-    assert confusion is not None
-    shown = [int(text.get_text()) for text in confusion.axes[0].texts if text.get_text()]
-    assert sum(shown) == len(record.test_errors)
-    mistakes = figures.mistakes(record, test)
-    assert mistakes is not None
-    first = mistakes.axes[0].texts[0].get_text()
-    assert first == f"{int(test.labels[record.test_errors[0]])}, not {record.test_predictions[0]}"
-    assert not plt.get_fignums(), "they are shown by whoever asked for them, and once"
-    assert len(curves.small_png()) < 20_000
-
-
-def test_figures_of_a_run_that_completed_no_epoch(record):
-    empty = replace(record, history=[], best_epoch=None, test_errors=None, test_predictions=None)
-    test = load_data("digits").test
-    assert figures.learning_curves(empty) is None
-    assert figures.densities(empty) is None
-    assert figures.confusion(empty, test) is None
-    assert figures.mistakes(empty, test) is None

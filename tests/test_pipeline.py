@@ -106,7 +106,7 @@ def test_what_a_run_leaves(checkout):
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert all(cell.execution_count for cell in code)
         assert sum("image/png" in o.get("data", ()) for c in code for o in c.outputs) == 4
-        assert f"**test accuracy of {record.test_accuracy:.2f}%**" in text
+        assert f"{record.test_accuracy:.2f} |" in text and record.digest[:16] in text
     assert not checkout.kernels()
     assert (checkout.root / "collecting").read_text() == "False", "a kernel began with _startup.py"
 

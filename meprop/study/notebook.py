@@ -134,19 +134,15 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
         return train(config, checkpoint=_path(config, checkpoint))
 
 
-def keep(result: Record, record: str | None = None, checkpoint: str | None = None) -> str:
-    """Save a record whose numbers agree; only then is its checkpoint of no more use.
-
-    Returns what was done, in a sentence.
-    """
+def keep(result: Record, record: str | None = None, checkpoint: str | None = None) -> None:
+    """Save a record whose numbers agree; only then is its checkpoint of no more use."""
     _check(result)
     if record is None:
-        return "The record was checked and not saved: the parameter `record` names no file."
+        return
     if not (ROOT / record).exists():
         result.save(ROOT / record)
     if (path := _path(result.config, checkpoint)) is not None:
         discard(path)
-    return f"Record {result.id} was checked and saved; its digest is {result.digest[:16]}."
 
 
 def _check(result: Record) -> None:

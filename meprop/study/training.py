@@ -150,9 +150,6 @@ def conditions(config: Config) -> Iterator[None]:
         torch.set_flush_denormal(flushed)
 
 
-_surroundings = conditions  # for report/probe.py and report/turnover.py, until they take `steps`
-
-
 def train(config: Config, checkpoint: str | Path | None = None, progress: bool = True) -> Record:
     """Train one network and return its record.
 
@@ -263,10 +260,6 @@ class _Run:
             names = ("epoch", "dev_accuracy", "test_accuracy")
             self.best = {name: scores[name] for name in names}
             self.best |= {"test_errors": test_wrong, "test_predictions": predicted}
-
-    def step(self, batch: Tensor) -> tuple[float, int]:
-        """For report/turnover.py, until it takes `steps`."""
-        return learn(self.model, self.optimizer, *self.train[batch])
 
     def _dev(self) -> str:
         return f"{self.history[-1]['dev_accuracy']:.2f}%" if self.history else "-"
