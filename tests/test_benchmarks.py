@@ -6,14 +6,11 @@ import importlib
 import json
 import platform
 import re
-import subprocess
-import sys
 from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,7 +20,7 @@ from benchmarks import __main__ as command
 from benchmarks import gradients, layers, networks, suite
 from benchmarks.case import Case, Setup
 from benchmarks.clock import WARM_UP, Contender, Timing, measure
-from benchmarks.results import Row, cores, load, quartiles, rows_of
+from benchmarks.results import Row, cores, load, rows_of
 from meprop import TopK, convert, revert, select
 from meprop.study import PaperCNN
 from meprop.study.pages import Page, execute
@@ -146,13 +143,6 @@ def test_rows_compare_with_the_baselines_best_format():
     assert (row.case, row.rounds, row.first) == (case.name, 3, 1000.0)
     assert (row.shape, row.density, row.ratio) == ("a shape", 0.5, 0.05)
     assert (row.chose, row.difference) == ("sparse", 1e-7)
-
-
-def test_quartiles():
-    values = np.random.default_rng(0).lognormal(size=31)
-    ordered = np.sort(values)
-    expected = {"median": ordered[15], "q25": ordered[7:9].mean(), "q75": ordered[22:24].mean()}
-    assert quartiles(values) == pytest.approx(expected)
 
 
 # Contenders
@@ -466,12 +456,9 @@ def test_what_was_measured_is_kept(error, tmp_path, capsys, monkeypatch):
     ("options", "words"),
     [
         (["--threads", "0"], "must be between 1 and"),
-        (["--threads", str(cores() + 1)], "must be between 1 and"),
         (["--threads", "many"], "'many'"),
-        (["--seconds", "soon"], "'soon'"),
         (["--seconds", "nan"], "'nan'"),
         (["--only", "conv7"], "'conv7'"),
-        (["--fast"], "--fast"),
         (["--cpu", "--threads", str(cores()), "1"], "add --threads 1"),
     ],
 )
@@ -495,18 +482,3 @@ def test_list_names_every_case_once(capsys):
     assert {"layer/tiny/full/5%/1-thread", "step/mobilenet_v2/1-thread"} <= set(every)
     assert set(names("--quick")) < set(every)
     assert names("--quick", "--only", "resnet") == ["step/resnet18/1-thread"]
-
-
-def test_make_bench_calls_it():
-    root = Path(benchmarks.__file__).parents[1]
-    assert "$(bin)/python -m benchmarks $(ARGS)" in (root / "Makefile").read_text("utf-8")
-    help = [sys.executable, "-m", "benchmarks", "--help"]
-    shown = subprocess.run(help, cwd=root, capture_output=True, text=True, check=True).stdout
-    assert "--quick" in shown and "--only" in shown
-
-
-def test_threads_are_set_and_given_back():
-    before = torch.get_num_threads()
-    with suite.threads(cores()):
-        assert torch.get_num_threads() == cores()
-    assert torch.get_num_threads() == before

@@ -1,8 +1,6 @@
 """experiments.yml declares what the study needs, and a mistake in such a file is reported well."""
 
 import hashlib
-from dataclasses import fields
-from itertools import product
 
 import pytest
 
@@ -10,22 +8,6 @@ from meprop.study.config import Config
 from meprop.study.experiments import ExperimentsError, Run, load
 
 EXPERIMENTS = load()
-ROWS = {
-    f"table{table}-{row}": {"batch_norm": table == 3, **values}
-    for table in (2, 3)
-    for row, values in {
-        "baseline": {},
-        **{
-            f"k{percent:02}-d{decay:g}".replace("0.", "0"): {"ratio": percent / 100, "decay": decay}
-            for percent, decay in product((5, 8, 10), (0, 0.6))
-        },
-    }.items()
-}
-SUITES = {
-    "quick": {"dataset": "digits", "train_size": 600, "epochs": 3},
-    "paper": {"dataset": "mnist", "epochs": 30},
-    "ablation": {"dataset": "mnist", "train_size": 5000, "epochs": 15},
-}
 
 
 def configs(suite: str) -> dict[str, Config]:
@@ -34,25 +16,6 @@ def configs(suite: str) -> dict[str, Config]:
 
 
 # What is declared
-
-
-@pytest.mark.parametrize("suite", ["quick", "paper"])
-def test_the_rows_of_both_tables(suite):
-    declared = configs(suite)
-    assert len(ROWS) == 14
-    extra = {"table2-k05-d09", "table3-k05-d09"} if suite == "paper" else set()
-    assert set(declared) == set(ROWS) | extra
-    for name, values in ROWS.items():
-        assert declared[name] == Config(**SUITES[suite], **values)
-    for name in extra:
-        values = {"batch_norm": name.startswith("table3"), "ratio": 0.05, "decay": 0.9}
-        assert declared[name] == Config(**SUITES[suite], **values)
-
-
-def test_paper_scale_is_the_papers_protocol():
-    for config in configs("paper").values():
-        assert (config.train_size, config.batch_size, config.lr) == (None, 10, 0.001)
-        assert (config.dropout, config.activation, config.backend) == (0, "relu", "auto")
 
 
 def test_seeds():
@@ -68,64 +31,6 @@ def test_seeds():
         if name in ("ratio-k01", "fc1-k01"):
             count = 5
         assert found == list(range(count)), (suite, name)
-
-
-def test_the_ablations():
-    """What is to be compared, in the words of Config."""
-    percent = (0.1, 0.5, 1, 2, 5, 10, 25)
-    wanted = [{"ratio": p / 100, "batch_norm": bn} for p, bn in product(percent, (False, True))]
-    wanted += [{"batch_norm": bn} for bn in (False, True)]
-    five = {"ratio": 0.05}
-    decays = product((0.3, 0.6, 0.9), (False, True))
-    wanted += [five | {"decay": decay, "batch_norm": bn} for decay, bn in decays]
-    wanted += [five | {"scope": scope} for scope in ("sample", "layer", "mixed")]
-    wanted += [five | {"pick": "random"}, five | {"bias": "sparse"}]
-    wanted += [five | {"sparse_layers": (layer,)} for layer in ("conv1", "conv2")]
-    too = {"sparse_layers": ("conv1", "conv2", "fc1")}
-    wanted += [too | {"ratio": p / 100} for p in (1, 5, 25)]
-    wanted += [five | {"decay": 0.6, "history": "position"}]
-    wanted += [five | {"select_at": "bn", "batch_norm": True}]
-    wanted += [five | {"activation": "sigmoid"}, {"activation": "sigmoid"}]
-    wanted += [{"dropout": 0.5}]
-    few = {"train_size": 1000}
-    wanted += [few, few | five, few | {"dropout": 0.5}]
-    expected = [Config(**SUITES["ablation"] | values) for values in wanted]
-    declared = configs("ablation")
-    assert set(declared.values()) == set(expected)
-    assert len(declared) == len(expected)
-
-
-def test_the_studies():
-    studies = EXPERIMENTS.studies
-    assert list(studies) == [
-        *("ratio", "decay", "scope", "pick", "bias", "layers", "fc1", "history"),
-        *("bn-position", "activation", "overfitting"),
-    ]
-    declared = configs("ablation")
-
-    def values(study, *names):
-        return {tuple(getattr(declared[r], n) for n in names) for r in studies[study].runs}
-
-    assert {ratio for ratio, _ in values("ratio", "ratio", "batch_norm")} == {
-        *(0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, None)
-    }
-    assert values("decay", "decay", "batch_norm") == set(product((0, 0.3, 0.6, 0.9), (False, True)))
-    assert values("scope", "scope") == {("map",), ("sample",), ("layer",), ("mixed",)}
-    assert values("pick", "pick") == {("top",), ("random",)}
-    assert values("bias", "bias") == {("full",), ("sparse",)}
-    assert values("layers", "sparse_layers") == {
-        *((("conv1", "conv2"),), (("conv1",),), (("conv2",),))
-    }
-    assert values("overfitting", "train_size", "ratio", "dropout") == {
-        (size, *rest) for size in (1000, 5000) for rest in ((None, 0), (0.05, 0), (None, 0.5))
-    }
-    for study in studies.values():
-        assert study.about.endswith("?")
-
-
-def test_no_committed_configuration_is_trained_twice():
-    seen = [run.config for run in EXPERIMENTS.runs if run.committed]
-    assert len(set(seen)) == len(seen)
 
 
 @pytest.mark.parametrize(
@@ -155,13 +60,6 @@ def test_where_files_go():
     assert len({run.record for run in runs.values()}) == len(EXPERIMENTS.runs)
 
 
-def test_cost_counts_images():
-    costs = {run.id: run.cost for run in EXPERIMENTS.runs}
-    assert costs["paper/table2-baseline-s0"] == 30 * 55_000
-    assert costs["ablation/ratio-k05-s0"] == 15 * 5_000
-    assert costs["quick/table2-baseline-s0"] == 3 * 600
-
-
 # Picking
 
 
@@ -186,10 +84,7 @@ def test_pick():
             (["paper", "ablation"], ["table2-k05-d6"]),
             "no configuration of paper, ablation 'table2-k05-d6'; did you mean 'table2-k05-d06'?",
         ),
-        (
-            (["quick"], ["table2-k08-d0"], [0, 1]),
-            "seed 1 is not declared for these runs, only 0",
-        ),
+        ((["quick"], ["table2-k08-d0"], [0, 1]), "seed 1 is not declared for these runs, only 0"),
     ],
 )
 def test_what_there_is_not_gets_the_nearest(arguments, sentence):
@@ -230,11 +125,8 @@ def test_a_good_file(tmp_path):
 SUITE = "suite 'small'"
 RUN = f"line 9, {SUITE}, run 'sparse'"
 STUDY = f"line 11, {SUITE}, study 'ratio'"
-FIVE, BOTH, MORE = (
-    "ratio: 0.05",
-    "[plain, sparse]",
-    "sparse: {ratio: 0.05}\n      more: {ratio: 0.1}",
-)
+FIVE, BOTH = "ratio: 0.05", "[plain, sparse]"
+MORE = "sparse: {ratio: 0.05}\n      more: {ratio: 0.1}"
 
 
 @pytest.mark.parametrize(
@@ -247,57 +139,32 @@ FIVE, BOTH, MORE = (
         ("sparse: {ratio: 0.05}", "sparse:", RUN, "must be a mapping"),
         ("sparse:", "plain:", "line 9", "'plain' is there twice"),
         ("{ratio: 0.05}", "{}", RUN, "the same configuration as 'plain'"),
-        ("sparse:", "Sparse_1:", f"line 9, {SUITE}, run 'Sparse_1'", "small letters"),
         ("sparse:", "sparse-s1:", f"line 9, {SUITE}, run 'sparse-s1'", "no seed at its end"),
         ("epochs: 1", "epoch: 1", f"line 5, {SUITE}", "'epoch'; did you mean 'epochs'?"),
-        ("digits", "digit", f"line 5, {SUITE}", "did you mean 'digits'?"),
-        (
-            "[0, 1]",
-            "[0, one]",
-            f"line 6, {SUITE}",
-            "each of * must be a whole number, got 'one'",
-        ),
-        ("[0, 1]", "[0, 1.5]", f"line 6, {SUITE}", "got 1.5"),
         ("[0, 1]", "[0, true]", f"line 6, {SUITE}", "got True"),
-        ("[0, 1]", "[0, -1]", f"line 6, {SUITE}", "got -1"),
         ("[0, 1]", "[0, 0]", f"line 6, {SUITE}", "the list [0, 0] names one twice"),
         ("[0, 1]", "[]", f"line 6, {SUITE}", "the list is empty"),
         ("[0, 1]", "{'pl*': [0]}", f"line 6, {SUITE}", "no seeds for 'sparse'"),
-        (
-            "[0, 1]",
-            "{'*': [0], 'sparce': [1]}",
-            f"line 6, {SUITE}",
-            "no run fits 'sparce'; did you",
-        ),
+        ("[0, 1]", "{'*': [0], 'sparce': [1]}", f"line 6, {SUITE}", "no run fits 'sparce'; did"),
         ("seeds:", "seed:", f"line 6, {SUITE}", "unknown key 'seed'; did you mean 'seeds'?"),
         ("    about: for this test\n", "", f"line 2, {SUITE}", "the key 'about' is missing"),
         ("false", "maybe", f"line 4, {SUITE}", "true or false, got 'maybe'"),
-        ("  small:", "  Small Suite:", "line 2, suite 'Small Suite'", "small letters"),
         ("suites:", "suite:", "line 1", "unknown key 'suite'; did you mean 'suites'?"),
         (BOTH, "[plain, sparce]", STUDY, "no run 'sparce'; did you mean 'sparse'?"),
         (BOTH, "[plain]", STUDY, "its runs differ in nothing, not in ratio"),
         ("varies: [ratio]", "varies: [decay]", STUDY, "its runs differ in ratio, not in decay"),
-        ("varies: [ratio]", "varies: [ration]", STUDY, "did you mean 'ratio'?"),
         ("varies:", "vary:", STUDY, "did you mean 'varies'?"),
         ("varies:", "within: [decay], varies:", STUDY, "no field in varies 'decay'"),
         ("sparse: {ratio: 0.05}", MORE, f"line 11, {SUITE}", "run 'more' is in no study"),
         ("[0, 1]", "[0, 1", "line 7", "expected"),
         ("[0, 1]", f"[{10**400}]", f"line 6, {SUITE}", "must be in [0, 1000000000], got 1000"),
         ("[0, 1]", f"[{'9' * 5000}]", "line 6", "Exceeds the limit"),
-        (FIVE, f"ratio: {10**400}", RUN, "ratio must be a number, got 1000"),
-        (FIVE, f"ratio: 0.05, decay: 1{'0' * 400}.0", RUN, "decay must be in [0, 1), got inf"),
-        (FIVE, f"lr: {10**400}", RUN, "lr must be a number, got 1000"),
         (FIVE, "lr: 2001-02-30", "line 9", "day is out of range"),
         (GOOD, "suites: {}", "line 1", "suites must"),
         (BOTH, "[plain, [sparse]]", STUDY, "each of runs must be text, got ['sparse']"),
-        (BOTH, "[plain, {sparse: 1}]", STUDY, "each of runs must be text"),
         ("sparse: {", "[sparse]: {", "line 9", "['sparse'] is no name"),
         ("sparse: {", "2: {", f"line 9, {SUITE}, run 2", "must be text, got 2"),
-        ("  small:", "  2017:", "line 2, suite 2017", "must be text, got 2017"),
-        ("  small:", f"  {'a' * 201}:", f"line 2, suite '{'a' * 201}'", "small letters"),
         ("  small:", "  ../../small:", "line 2, suite '../../small'", "small letters"),
-        ("sparse:", "../sparse:", f"line 9, {SUITE}, run '../sparse'", "small letters"),
-        ("  ratio:", "  ../ratio:", f"line 11, {SUITE}, study '../ratio'", "small letters"),
         ("for this test", "\0", "", "not readable as YAML"),
         ("for this test", "[" * 5000 + "]" * 5000, "", "recursion"),
         ("for this test", "{<<: [1]}", "line 3", "<< takes a mapping"),
@@ -372,9 +239,3 @@ def test_merged_runs_keep_their_own_lines(tmp_path):
         load_text(tmp_path, text)
     found = load_text(tmp_path, text.replace("ratoi: 1", "ratio: 0.1"))
     assert found.suites["more"].names == ("plain", "sparse", "third")
-
-
-def test_every_field_of_a_study_is_one_of_config():
-    known = {field.name for field in fields(Config)}
-    for study in EXPERIMENTS.studies.values():
-        assert set(study.varies) <= known

@@ -2,7 +2,6 @@
 
 import gc
 import io
-import re
 import runpy
 from dataclasses import replace
 from pathlib import Path

@@ -98,18 +98,6 @@ def test_it_repeats_bit_for_bit_and_leaves_no_trace(record):
     ]
 
 
-def test_threads_are_set_and_given_back(monkeypatch):
-    seen = []
-    real = training.build
-    monkeypatch.setattr(
-        training, "build", lambda config: seen.append(torch.get_num_threads()) or real(config)
-    )
-    before = torch.get_num_threads()
-    train(replace(TINY, threads=2, train_size=10, epochs=1), progress=False)
-    assert seen == [2]
-    assert torch.get_num_threads() == before
-
-
 def test_the_loss_goes_down():
     record = train(Config(dataset="digits", train_size=300, epochs=2, ratio=0.05), progress=False)
     assert record.history[1]["train_loss"] < record.history[0]["train_loss"] / 2
@@ -216,12 +204,6 @@ def test_an_incomplete_last_mini_batch_is_left_out():
     found = list(batches(Config(batch_size=10), 37, epoch=1))
     assert [len(batch) for batch in found] == [10, 10, 10]
     assert len({int(i) for batch in found for i in batch}) == 30
-
-
-def test_train_size_takes_the_first_images(few_digits):
-    run = _Run(replace(TINY, train_size=50))
-    assert len(run.train) == 50
-    assert torch.equal(run.train.images, few_digits.train.images[:50])
 
 
 def first_losses(nudged=None, **setting):
