@@ -32,13 +32,14 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
 from meprop.study.record import write_atomically
+from meprop.study.sparsity import gradients
 from meprop.study.training import batches, build, conditions, steps
 
 CONFIG = Config(dataset="digits", seed=0)
@@ -64,7 +65,7 @@ def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
     learning = steps(config, model, data)
     order = list(islice(batches(config, len(data), epoch=1), last))
     seen: dict[str, list[Any]] = {"rows": [], "guesses": [], "losses": []}
-    gradients: dict[str, list[Tensor]] = {"conv1": [], "conv2": []}
+    passed: dict[str, list[Tensor]] = {"conv1": [], "conv2": []}
     with conditions(config):
         for _ in islice(learning, last - STEPS):
             pass
@@ -75,7 +76,7 @@ def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
             losses = F.cross_entropy(output, labels, reduction="none")
             chosen = losses.argsort(descending=True)[:SAMPLES].sort().values
             for layer, grad in _gradients(model, *data[rows[chosen]]).items():
-                gradients[layer].append(grad)
+                passed[layer].append(grad)
             seen["rows"].append(rows[chosen].tolist())
             seen["guesses"].append(output[chosen].argmax(1).tolist())
             seen["losses"].append(losses[chosen].tolist())
@@ -89,7 +90,7 @@ def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
             "guesses": seen["guesses"],
             "losses": seen["losses"],
         },
-        "layers": [_layer(name, torch.stack(own)) for name, own in gradients.items()],
+        "layers": [_layer(name, torch.stack(own)) for name, own in passed.items()],
         "about": {
             "config": config.to_dict(),
             "steps": list(range(last - STEPS + 1, last + 1)),
@@ -101,17 +102,9 @@ def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
 
 def _gradients(model: PaperCNN, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """dL/dy at the outputs of the convolutions."""
-    names: dict[nn.Module, str] = {model.conv1: "conv1", model.conv2: "conv2"}
-    found: dict[str, Tensor] = {}
-
-    def catch(layer: nn.Module, args: Any, output: Tensor) -> None:
-        output.register_hook(lambda grad: found.update({names[layer]: grad.contiguous()}))
-
-    hooks = [layer.register_forward_hook(catch) for layer in names]
-    F.cross_entropy(model(images), labels).backward()
-    for hook in hooks:
-        hook.remove()
-    return {name: found[name] for name in names.values()}
+    with gradients(model, ["conv1", "conv2"]) as found:
+        F.cross_entropy(model(images), labels).backward()
+    return {name: found[name].contiguous() for name in ("conv1", "conv2")}
 
 
 def _layer(name: str, grad: Tensor) -> dict[str, Any]:
@@ -137,15 +130,15 @@ def load(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not (text.startswith(PREFIX) and text.endswith(SUFFIX)):
         raise ValueError(f"{path}: not a file of the explorer's gradients")
     content = json.loads(text[len(PREFIX) : -len(SUFFIX)])
-    gradients = {}
+    found = {}
     for layer in content["layers"]:
         size = int(np.prod(layer["shape"]))
         packed = np.frombuffer(base64.b64decode(layer["mask"]), dtype=np.uint8)
         mask = np.unpackbits(packed, count=size, bitorder="little").astype(bool)
         grad = np.zeros(size, dtype=np.float32)
         grad[mask] = np.frombuffer(base64.b64decode(layer["values"]), dtype="<f4")
-        gradients[layer["name"]] = torch.from_numpy(grad.reshape(layer["shape"]))
-    return content, gradients
+        found[layer["name"]] = torch.from_numpy(grad.reshape(layer["shape"]))
+    return content, found
 
 
 def _base64(values: Tensor) -> str:

@@ -118,7 +118,7 @@ def measure(config: Config, last: int = STEPS, progress: bool = False) -> DataFr
     """
     model = build(config)
     rows, spaced = [], _spaced(last)
-    with conditions(config), _gradients(model, [*LAYERS, *LAYERS.values()]) as found:
+    with conditions(config), gradients(model, [*LAYERS, *LAYERS.values()]) as found:
         made = islice(steps(config, model, load_data(config.dataset).train), last)
         for step in tqdm(made, total=last, disable=not progress, desc=_name(config)):
             point = next(each for each in spaced if each >= step.number)
@@ -128,7 +128,7 @@ def measure(config: Config, last: int = STEPS, progress: bool = False) -> DataFr
 
 
 @contextmanager
-def _gradients(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def gradients(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """dL/dy at the outputs of some layers, of the latest backward pass in this context."""
     found: dict[str, Tensor] = {}
 
