@@ -23,8 +23,8 @@ PACKAGE = Path(meprop.__file__).parent
 OUTSIDE = ("bench", "__main__.py")
 # The parts of meprop.study that `train` is made of; a test compares it with the imports.
 STUDY = (
-    "_download", "_sources", "_torchvision", "adam", "checkpoint", "config", "data", "measures",
-    "network", "provenance", "record", "settings", "training",
+    "_download", "_sources", "_torchvision", "checkpoint", "config", "contenders", "data",
+    "measures", "network", "optimizer", "provenance", "record", "settings", "training",
 )  # fmt: skip
 
 
