@@ -1,15 +1,11 @@
 """Notebooks 03, 04 and 06 on records whose truth is known."""
 
-from pathlib import Path
-
-import nbformat
 import numpy as np
 import pytest
+from oracle import variables
 from synthetic import record
 
 from meprop.study.experiments import load
-
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
 
 def write(folder, score):
@@ -22,19 +18,6 @@ def write(folder, score):
             made.save(folder / run.suite / f"{run.name}-s{run.seed}.json")
 
 
-def execute(name, until=None, **parameters):
-    """The variables after a notebook's cells, up to the one named `until`."""
-    space = {}
-    for cell in nbformat.read(NOTEBOOKS / f"{name}.ipynb", 4).cells:
-        tags = cell.metadata.get("tags", ())
-        if cell.cell_type == "code" and "injected-parameters" not in tags:
-            exec(cell.source, space)
-            space |= parameters if "parameters" in tags else {}
-        if cell.id == until:
-            break
-    return space
-
-
 @pytest.fixture(scope="module")
 def worse(tmp_path_factory):
     """In Table 2, 5% is worse by half a point; in Table 3 everything is equal."""
@@ -44,7 +27,7 @@ def worse(tmp_path_factory):
 
 
 def verdicts(folder):
-    return execute("06-claims", "verdicts", results=str(folder))["judged"].verdict
+    return variables("06-claims", "verdicts", results=str(folder))["judged"].verdict
 
 
 def test_the_ledger_finds_what_is_true(worse):
@@ -71,7 +54,7 @@ def test_an_advantage_is_found(tmp_path):
 
 
 def test_a_table_has_the_difference_that_was_put_in(worse):
-    space = execute("03-tables", "model", results=str(worse))
+    space = variables("03-tables", "model", results=str(worse))
     found = space["difference"].loc["table2-k05-d0"]
     assert found.estimate == pytest.approx(-0.5, abs=0.05) and found.high < -0.4
     assert space["difference"].loc["table2-k10-d0"].estimate == pytest.approx(0, abs=0.05)
@@ -79,7 +62,7 @@ def test_a_table_has_the_difference_that_was_put_in(worse):
 
 def test_an_ablation_is_compared_with_its_reference(tmp_path):
     write(tmp_path, lambda run: 98.0 if run.name == "scope-mixed" else 99.0)
-    space = execute("04-ablations", "verdict", study="scope", results=str(tmp_path))
+    space = variables("04-ablations", "verdict", study="scope", results=str(tmp_path))
     assert set(space["reference"].values()) == {"ratio-k05"}
     assert space["difference"].verdict.to_dict() == {
         "scope-sample": "not told apart",
@@ -91,7 +74,7 @@ def test_an_ablation_is_compared_with_its_reference(tmp_path):
 def test_a_record_that_contradicts_a_sentence_stops_its_page(tmp_path):
     write(tmp_path, lambda run: 98.0 if run.name == "scope-mixed" else 99.0)
     with pytest.raises(AssertionError, match=r"findings.yml: look at 'answer' of ablation-scope"):
-        execute("04-ablations", study="scope", results=str(tmp_path))
+        variables("04-ablations", study="scope", results=str(tmp_path))
 
 
 def test_every_declared_study_has_an_answer():

@@ -1,8 +1,6 @@
 """The explorer's gradients: exact, small, and what they say they are."""
 
 import json
-import subprocess
-import sys
 from base64 import b64decode
 from pathlib import Path
 
@@ -90,10 +88,3 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "other.js").write_text(json.dumps({"layers": []}))
     with pytest.raises(ValueError, match=r"other\.js: not a file of the explorer's"):
         explorer.load(tmp_path / "other.js")
-
-
-def test_command_line_wants_a_file():
-    module = "meprop.study.explorer"
-    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.strip() == f"usage: python -m {module} FILE"

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 import nbformat
 import pytest
+import synthetic
 from checkout import ROOT, Checkout
 from filelock import FileLock
 
@@ -319,9 +320,7 @@ def one_run(tmp_path, monkeypatch):
     """A finished run in a folder of its own."""
     monkeypatch.setattr(pipeline, "ROOT", tmp_path)
     (run,) = load().pick(["paper"], ["table2-k08-d0"], [0])
-    none = dict.fromkeys(["best_epoch", "dev_accuracy", "test_accuracy", "stopped"])
-    none |= {"test_errors": None, "test_predictions": None, "history": []}
-    record = Record("x", run.config, "finished", provenance={"code": "other"}, **none)
+    record = replace(synthetic.record(run), provenance={"code": "other"})
     return run, record, tmp_path / run.record
 
 

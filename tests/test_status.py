@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import synthetic
 from filelock import FileLock
 
 from meprop.__main__ import main
@@ -47,19 +48,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def record_of(run: Run, dev: float, seconds: float = 0.0) -> Record:
-    return Record(
-        id=run.config.digest[:16],
-        config=run.config,
-        status="finished",
-        stopped=None,
-        history=[{"seconds": seconds / 30}] * 30,
-        best_epoch=1,
-        dev_accuracy=dev,
-        test_accuracy=dev - 1,
-        test_errors=[],
-        test_predictions=[],
-        provenance={"seconds": seconds},
-    )
+    return synthetic.record(run, dev - 1, dev, seconds / run.config.epochs)
 
 
 def load():

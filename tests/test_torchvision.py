@@ -33,16 +33,7 @@ known = {s.name for s in torch._C._jit_get_all_schemas() if s.name.startswith("t
 assert known >= declared, known
 assert shim.extension_loads() or known == declared, known
 shim.declare_missing_operators()
-"""
-    done = run(code)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_extension_keeps_its_own_operators():
-    code = """
-import torch
-from meprop.study import _torchvision as shim
-import importlib
+# Where the extension can be loaded, it keeps its own operators.
 defined = []
 torch.library.define = lambda *a: defined.append(a)
 shim.extension_loads = lambda: True
