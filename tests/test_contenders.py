@@ -22,12 +22,43 @@ def test_channels_of_the_largest_mean_magnitude(ratio, count):
 
 
 @pytest.mark.parametrize(("ratio", "count"), [(0.01, 1), (0.2, 2), (1.0, 10)])
-def test_samples_are_whole_images_as_often_larger_as_they_are_fewer(ratio, count):
+def test_samples_are_as_much_larger_as_they_are_fewer(ratio, count):
     torch.manual_seed(0)
-    found = samples(GRAD, ratio)
-    kept = found.flatten(1).any(1)
-    assert int(kept.sum()) == count
-    torch.testing.assert_close(found[kept], GRAD[kept] * (10 / count))
+    weights = samples(10, ratio)
+    assert sorted(weights.tolist()) == pytest.approx([0.0] * (10 - count) + [10 / count] * count)
+
+
+def small():
+    torch.manual_seed(0)
+    shape = (nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(24, 5))
+    return nn.Sequential(*shape), torch.rand(10, 3, 7, 6)
+
+
+def gradients(model, x, weights=None):
+    loss = (model(x).square().sum(1) * (1 if weights is None else weights)).mean()
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+def test_samples_are_the_same_images_in_every_layer():
+    """So the gradients are those of a loss over these images alone."""
+    model, x = small()
+    torch.manual_seed(3)
+    with thinned(model, "samples", 0.3, epoch=1):
+        found = gradients(model, x)
+    torch.manual_seed(3)
+    weights = samples(10, 0.3)
+    for ours, theirs in zip(found, gradients(model, x, weights), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_samples_below_batch_normalisation_stay_the_same():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(160, 5))
+    seen = []
+    x = torch.rand(10, 3, 7, 6)
+    with thinned(model, "samples", 0.3, epoch=1):
+        model[0].register_forward_hook(lambda _, __, y: y.register_hook(seen.append) and None)
+        model(x).square().sum().backward()
+    assert int(seen[0].flatten(1).any(1).sum()) == 3
 
 
 def test_entries_are_as_often_larger_as_they_are_fewer():
@@ -38,13 +69,14 @@ def test_entries_are_as_often_larger_as_they_are_fewer():
     torch.testing.assert_close(found[kept], GRAD[kept] * 4)
 
 
-@pytest.mark.parametrize("thin", [samples, entries])
-def test_what_is_random_has_the_gradient_as_its_mean(thin):
+def test_what_is_random_has_the_gradient_as_its_mean():
     torch.manual_seed(0)
-    draws = torch.stack([thin(GRAD, 0.2) for _ in range(4000)])
+    draws = torch.stack([entries(GRAD, 0.2) for _ in range(4000)])
     # One draw deviates by twice the entry itself: sqrt((1 - p) / p).
     tolerance = 5 * 2 * GRAD.abs() / 4000**0.5
     assert ((draws.mean(0) - GRAD).abs() <= tolerance).all()
+    weights = torch.stack([samples(10, 0.2) for _ in range(4000)])
+    assert ((weights.mean(0) - 1).abs() <= 5 * 2 / 4000**0.5).all()
 
 
 def test_the_weight_gradients_are_those_of_the_thinned_gradient():
@@ -64,11 +96,10 @@ def test_the_weight_gradients_are_those_of_the_thinned_gradient():
 @pytest.mark.parametrize("name", CONTENDERS)
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_in_which_epochs_gradients_are_thinned(name, epoch):
-    model = nn.Conv2d(3, 8, 3)
-    x = torch.rand(10, 3, 7, 6)
-    exact = torch.autograd.grad(model(x).square().sum(), model.weight)[0]
+    model, x = small()
+    exact = gradients(model, x)[0]
     with thinned(model, name, 0.2, epoch):
-        found = torch.autograd.grad(model(x).square().sum(), model.weight)[0]
+        found = gradients(model, x)[0]
     assert torch.equal(found, exact) == (name == "channels-alternate" and epoch == 1)
     with thinned(model, None, 1.0, epoch):
-        assert torch.equal(torch.autograd.grad(model(x).square().sum(), model.weight)[0], exact)
+        assert torch.equal(gradients(model, x)[0], exact)

@@ -51,7 +51,7 @@ _SelectAt = Annotated[str, OneOf(SELECT_AT)]
 _Activation = Annotated[str, OneOf(ACTIVATIONS)]
 _Backend = Annotated[str, OneOf(BACKENDS)]
 _Network = Annotated[str, OneOf(NETWORKS)]
-_Contender = Annotated[str, OneOf(tuple(CONTENDERS))]
+_Contender = Annotated[str, OneOf(CONTENDERS)]
 _Optimizer = Annotated[str, OneOf(OPTIMIZERS)]
 _Schedule = Annotated[str, OneOf(SCHEDULES)]
 

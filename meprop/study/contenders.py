@@ -25,17 +25,14 @@ def channels(grad: Tensor, ratio: float) -> Tensor:
     return grad * mask[:, None, None]
 
 
-def samples(grad: Tensor, ratio: float) -> Tensor:
-    """Random images of the mini-batch, each as often larger as they are fewer: unbiased.
+def samples(size: int, ratio: float) -> Tensor:
+    """Weights of the images of a mini-batch: random ones, as much larger as they are fewer.
 
-    >>> samples(torch.ones(4, 1, 1, 1), 0.5).sum()
+    >>> samples(4, 0.5).sum()
     tensor(4.)
     """
-    size = len(grad)
     count = _count(ratio, size)
-    kept = torch.randperm(size)[:count]
-    mask = torch.zeros(size, dtype=grad.dtype).index_fill_(0, kept, size / count)
-    return grad * mask[:, None, None, None]
+    return torch.zeros(size).index_fill_(0, torch.randperm(size)[:count], size / count)
 
 
 def entries(grad: Tensor, ratio: float) -> Tensor:
@@ -47,28 +44,42 @@ def entries(grad: Tensor, ratio: float) -> Tensor:
     return grad * (torch.rand_like(grad) < ratio) / ratio
 
 
-CONTENDERS: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "channels": channels,
-    "channels-alternate": channels,  # in every second epoch, the others are exact
-    "samples": samples,
-    "entries": entries,
-}
+CONTENDERS = ("channels", "channels-alternate", "samples", "entries")
 
 
 @contextmanager
 def thinned(model: nn.Module, contender: str | None, ratio: float, epoch: int) -> Iterator[None]:
-    """Inside, a contender thins the gradients; what is random comes from torch's own generator."""
-    if contender is None or (contender.endswith("-alternate") and epoch % 2):
+    """Inside, a contender thins the gradients; what is random comes from torch's own generator.
+
+    `channels-alternate` does so in every second epoch. `samples` draws once a step, at the
+    network's output, and takes the same images at each convolution, below which batch
+    normalisation would mix them again.
+    """
+    if contender is None or (contender == "channels-alternate" and epoch % 2):
         yield
         return
-    thin = CONTENDERS[contender]
+    drawn: list[Tensor] = []
 
-    def at_output(module: nn.Module, args: Any, output: Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(lambda grad: thin(grad, ratio))
+    def at_the_end(grad: Tensor) -> Tensor:
+        drawn[:] = [samples(len(grad), ratio)]
+        return grad * drawn[0][:, None]
+
+    def thin(grad: Tensor) -> Tensor:
+        if contender == "samples":
+            return grad * (drawn[0] > 0)[:, None, None, None]
+        return entries(grad, ratio) if contender == "entries" else channels(grad, ratio)
+
+    def hooked(change: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+            if output.requires_grad:
+                output.register_hook(change)
+
+        return hook
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    hooks = [layer.register_forward_hook(at_output) for layer in layers]
+    hooks = [layer.register_forward_hook(hooked(thin)) for layer in layers]
+    if contender == "samples":
+        hooks.append(model.register_forward_hook(hooked(at_the_end)))
     try:
         yield
     finally:

@@ -134,7 +134,7 @@ LOW, LOWEST = 1 / 25, 1 / 25e4  # the peak's share that a cycle starts and ends 
 def rate(peak: float, schedule: str, step: int, steps: int) -> float:
     """The learning rate of a step, from 0, among so many; one cycle is torch's `OneCycleLR`.
 
-    >>> [round(rate(0.1, "onecycle", step, 11), 4) for step in (0, 2, 6, 10)]
+    >>> [round(rate(0.1, "onecycle", step, 20), 4) for step in (0, 5, 12, 19)]
     [0.004, 0.1, 0.05, 0.0]
     """
     if schedule == "constant":
