@@ -22,10 +22,9 @@ class _Share:
     nonzero: int = 0
     entries: int = 0
 
-    def count(self, values: Tensor, entries: int | None = None) -> None:
-        """Count some values, among that many entries where the others are zero."""
+    def count(self, values: Tensor) -> None:
         self.nonzero += int(torch.count_nonzero(values))
-        self.entries += values.numel() if entries is None else entries
+        self.entries += values.numel()
 
     @property
     def value(self) -> float | None:
@@ -38,7 +37,11 @@ class Seen:
 
     before, after: nonzero share of the gradient at the layer's output before and after selection.
     weight: nonzero share of its weight gradient. norm_kept: norm of the selected gradient over the
-    norm of the full one. `None` where no gradient came by.
+    norm of the full one. drift: how one-sided the selected gradient of a feature map (of a unit)
+    is, |sum| / sum of magnitudes, less the same of the full one; from 0 (as balanced) to 1. images:
+    share of the mini-batch's images that a map's selected entries come from. Both are means over
+    the maps, and tell where selection gives training a direction of its own. `None` where no
+    gradient came by.
     """
 
     _before: _Share = field(default_factory=_Share)
@@ -46,13 +49,21 @@ class Seen:
     _weight: _Share = field(default_factory=_Share)
     _squares: float = 0.0
     _squares_kept: float = 0.0
+    _drift: float = 0.0
+    _images: float = 0.0
+    _maps: int = 0
 
     def count(self, grad: Tensor, kept: Tensor) -> None:
-        """Add a gradient at the layer's output, and the entries of it that were passed on."""
+        """Add a gradient at the layer's output, and what of it was passed on."""
         self._before.count(grad)
-        self._after.count(kept, entries=grad.numel())
+        self._after.count(kept)
         self._squares += _sum_of_squares(grad)
         self._squares_kept += _sum_of_squares(kept)
+        if grad.numel():
+            grad, kept = (_by_map(values.detach()) for values in (grad, kept))
+            self._drift += float((_imbalance(kept) - _imbalance(grad)).clamp(min=0).sum())
+            self._images += float((kept != 0).any(2).double().mean(0).sum())
+            self._maps += grad.shape[1]
 
     @property
     def before(self) -> float | None:
@@ -72,8 +83,16 @@ class Seen:
             return None
         return (self._squares_kept / self._squares) ** 0.5 if self._squares else 1.0
 
+    @property
+    def drift(self) -> float | None:
+        return self._drift / self._maps if self._maps else None
+
+    @property
+    def images(self) -> float | None:
+        return self._images / self._maps if self._maps else None
+
     def __repr__(self) -> str:
-        names = ("before", "after", "weight", "norm_kept")
+        names = ("before", "after", "weight", "norm_kept", "drift", "images")
         shares = ((name, getattr(self, name)) for name in names)
         return ", ".join(f"{n} {'-' if v is None else format(v, '.1%')}" for n, v in shares)
 
@@ -142,6 +161,19 @@ def _at_weight(seen: Seen) -> Callable[..., None]:
             weight.register_hook(lambda grad: seen._weight.count(grad))
 
     return hook
+
+
+def _by_map(values: Tensor) -> Tensor:
+    """As (images, maps, places): a linear layer's units are maps of one place."""
+    if values.dim() == 4:
+        return values.flatten(2)
+    return values.reshape(-1, values.shape[-1], 1)
+
+
+def _imbalance(values: Tensor) -> Tensor:
+    """|sum| / sum of magnitudes, of each map."""
+    values = values.double()
+    return values.sum((0, 2)).abs() / values.abs().sum((0, 2)).clamp(min=1e-300)
 
 
 def _sum_of_squares(values: Tensor) -> float:

@@ -25,6 +25,20 @@ def test_shares_of_a_selecting_layer():
     assert seen[""].norm_kept == pytest.approx(float(chosen.norm() / upstream.norm()))
 
 
+@pytest.mark.parametrize("backend", ["masked", "sparse"])
+def test_drift_and_images(backend):
+    """One map, four images: the two largest entries are of one sign and of one image."""
+    layer = Conv2d(1, 1, 1, rule=TopK(0.25), backend=backend)
+    upstream = torch.tensor([[4.0, 2.0], [-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0]])
+    with watch(layer) as seen:
+        layer(torch.rand(4, 1, 1, 2)).backward(upstream.view(4, 1, 1, 2))
+    assert (seen[""].drift, seen[""].images) == (1.0, 0.25)
+    layer.set_rule(None)
+    with watch(layer) as seen:
+        layer(torch.rand(4, 1, 1, 2)).backward(upstream.view(4, 1, 1, 2))
+    assert (seen[""].drift, seen[""].images) == (0.0, 1.0)
+
+
 @pytest.mark.parametrize("layer", [nn.Linear(3, 4), Linear(3, 4), Linear(3, 4, backend="masked")])
 def test_layers_without_a_rule_keep_everything(layer):
     with watch(layer) as seen:
@@ -78,8 +92,9 @@ def test_nothing_seen_is_none():
     with watch(layer) as seen, torch.no_grad():
         layer(torch.rand(1, 1, 2, 2))
     nothing = seen[""]
-    assert (nothing.before, nothing.after, nothing.weight, nothing.norm_kept) == (None,) * 4
-    assert str(nothing) == "before -, after -, weight -, norm_kept -"
+    names = ("before", "after", "weight", "norm_kept", "drift", "images")
+    assert [getattr(nothing, name) for name in names] == [None] * 6
+    assert str(nothing) == "before -, after -, weight -, norm_kept -, drift -, images -"
 
 
 def test_frozen_weights_and_errors_inside():

@@ -18,7 +18,7 @@ from meprop.rule import TopK
 
 
 class Backward(NamedTuple):
-    """The gradients asked for, the new `run_grad`, and the selected entries that are not zero."""
+    """The gradients asked for, the new `run_grad`, and the gradient that was passed on."""
 
     grad_input: Tensor | None
     grad_weight: Tensor | None
@@ -177,7 +177,7 @@ def _backward(
         dx = torch.zeros_like(x) if needs[0] else None
         dw = torch.zeros_like(weight) if needs[1] else None
         bias = grad.new_zeros(weight.shape[0]) if needs[2] else None
-        return Backward(dx, dw, bias, run_grad, grad.new_zeros(0))
+        return Backward(dx, dw, bias, run_grad, grad)
     one_thread = grad.shape[0] == 1 or _driver.threads_for(grad.numel()) == 1
     if one_thread and not per_position:
         found = _driver.at_once(grad, x, weight, sliding, rule, run_grad, generator, needs, watched)
@@ -187,7 +187,7 @@ def _backward(
     g = _driver.prepare(grad, rule, run_grad, generator, per_position)
     lists = _driver.choose(g, rule)
     bias = _driver.bias_gradient(g, lists, rule) if needs[2] else None
-    kept = lists.values().clone() if watched else _driver.NOTHING
+    kept = _driver.thinned(g, lists) if watched else _driver.NOTHING
     dx = dw = None
     if needs[0] or needs[1]:
         linear = x.dim() == 2

@@ -234,8 +234,9 @@ def at_once(
     )  # fmt: skip
     seen = NOTHING
     if watched:
-        seen = (
-            MEMORY.words("whole", 0)[plan.values : plan.values + kept].view(torch.float32).clone()
+        memory = MEMORY.words("whole", 0)
+        seen = _scattered(
+            grad.shape, *(memory[at : at + kept] for at in (0, plan.channel, plan.value))
         )
     return dx, dw, bias, run_grad, seen
 
@@ -299,19 +300,20 @@ def _channels_last(tensor: Tensor) -> bool:
 
 def thinned(g: Gradient, lists: Lists) -> Tensor:
     """The lists as a gradient."""
-    kept = torch.zeros(g.samples, g.maps, g.area, dtype=torch.float32)
-    kept[_places(g, lists)] = lists.values()
-    return kept.view(g.grad.shape)
+    return _scattered(g.grad.shape, *(lists.read(at) for at in lists[1:4]))
 
 
 def mask_of(g: Gradient, lists: Lists) -> Tensor:
     """The lists as a mask of the gradient's shape."""
-    mask = torch.zeros(g.samples, g.maps, g.area, dtype=torch.bool)
-    mask[_places(g, lists)] = True
-    return mask.view(g.grad.shape)
+    position, channel = (lists.read(at) for at in lists[1:3])
+    return _scattered(g.grad.shape, position, channel, torch.ones_like(position)) != 0
 
 
-def _places(g: Gradient, lists: Lists) -> tuple[Tensor, Tensor, Tensor]:
-    position, channel = (lists.read(at).long() for at in (lists.position, lists.channel))
-    sample = position // g.area
-    return sample, channel, position - sample * g.area
+def _scattered(shape: torch.Size, position: Tensor, channel: Tensor, value: Tensor) -> Tensor:
+    """Listed floats (or, as bits, integers) at their places, zeros elsewhere."""
+    samples, maps = shape[:2]
+    bits = torch.zeros(samples, maps, shape[2:].numel(), dtype=torch.int32)
+    position, channel = position.long(), channel.long()
+    sample = position // bits.shape[2]
+    bits[sample, channel, position - sample * bits.shape[2]] = value
+    return bits.view(torch.float32).view(shape)

@@ -30,7 +30,8 @@ class Whole(NamedTuple):
     fields: Tensor  # int64, as `whole` reads them
     plan: Plan  # whose geometry they point to
     words: int  # of memory
-    values: int  # where in it the selected values are listed
+    channel: int  # where in it the lists of maps begin, after the one of positions
+    value: int  # and that of selected values
 
 
 @kernel("i8(i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,f4,f4,i8,i8)")
@@ -149,7 +150,13 @@ def whole_of(
         int(plan.whole and others[1][1]), int(plan.direct and others[0][1]),
         *steps[2], *plan.filters, *steps[1], *steps[1], plan.geometry.data_ptr(),
     ]  # fmt: skip
-    return Whole(torch.tensor(fields, dtype=torch.int64), plan, places[-1] // 4, places[2] // 4)
+    return Whole(
+        torch.tensor(fields, dtype=torch.int64),
+        plan,
+        places[-1] // 4,
+        places[1] // 4,
+        places[2] // 4,
+    )
 
 
 def _formats(shape: tuple, steps: tuple) -> tuple[bool, bool]:
