@@ -225,6 +225,6 @@ def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable
         # No gradient is asked for, so only the selection is left.
         "sparse": lambda: conv2d_backward(
             grad, x, weight, stride=(1, 1), padding=(padding, padding), dilation=(1, 1), groups=1,
-            rule=rule, needs=(False, False, False), watched=False,
+            rule=rule, needs=(False, False, False),
         ),
     }  # fmt: skip

@@ -161,7 +161,7 @@ def test_convolution_equals_the_masked_one(
             mask, theirs = select(grad, rule, theirs, draws[0], per_position=per_position)
         result = kernels.conv2d_backward(
             grad, x, weight, **slide, rule=rule, run_grad=ours, generator=draws[1],
-            per_position=per_position,
+            per_position=per_position, watched=True,
         )  # fmt: skip
         ours = result.run_grad
         chosen = torch.where(mask, grad, 0)

@@ -72,7 +72,7 @@ def conv2d_backward(
     generator: Generator | None = None,
     needs: tuple[bool, bool, bool] = (True, True, True),
     per_position: bool = False,
-    watched: bool = True,
+    watched: bool = False,
 ) -> Backward:
     """The gradients of a convolution from the selected entries of its output gradient.
 
@@ -106,7 +106,7 @@ def linear_backward(
     generator: Generator | None = None,
     needs: tuple[bool, bool, bool] = (True, True, True),
     per_position: bool = False,
-    watched: bool = True,
+    watched: bool = False,
 ) -> Backward:
     """The gradients of a linear layer, `grad` (rows, outputs) and `x` (rows, inputs).
 

@@ -62,6 +62,7 @@ READS: dict[str, tuple[str, ...]] = {
     "10-status": _RUNS,
     "11-turnover": ("measurements/turnover.csv",),
     "12-power": ("results/paper/*.json",),
+    "13-deep": (),
     "train": (),
 }
 
