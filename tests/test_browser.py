@@ -3,6 +3,7 @@
 Needs Debian's chromium (or another Chrome). Screenshots of the main pages go to _build/screenshots.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -320,6 +321,27 @@ def test_runs_sort_and_filter(site, browser):
     assert column(0) and all(name.startswith("table3") for name in column(0))
     page.fill(".runs-filter input", "no-such-run")
     assert not column(0)
+    page.context.close()
+
+
+def test_a_number_of_table_2_is_two_clicks_from_its_record(site, browser):
+    page, _ = open_page(browser, (site / f"{TABLE}.html").as_uri())
+    row = page.locator("table", has=page.locator("th", has_text="test, protocol")).locator("tr")
+    row.nth(2).locator("a").click()
+    assert "/runs/paper/table2-k05-d0-s0.html" in page.url
+    # A download, which a browser without a network does not begin.
+    link = page.locator("article a.download", has_text="Record")
+    record = json.loads(url_path(link.evaluate("it => it.href")).read_text("utf-8"))
+    assert record == json.loads((ROOT / "results/paper/table2-k05-d0-s0.json").read_text("utf-8"))
+    page.context.close()
+
+
+def test_claims_on_start_lead_to_their_entries(site, browser):
+    page, _ = open_page(browser, (site / f"{START}.html").as_uri())
+    page.locator("#tab-central").get_by_role("link", name="a decay of 0.6 helps").click()
+    assert page.url.endswith("06-claims.html#claim-decay-helps")
+    entry = page.locator("h3:has(#claim-decay-helps)")
+    assert "decay of 0.6" in entry.inner_text()
     page.context.close()
 
 

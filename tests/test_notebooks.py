@@ -184,7 +184,7 @@ def test_the_analysis_is_in_sight():
         if "remove-cell" in cell.metadata.tags:
             made = all(each <= GLUED for each in data)
             assert made and "glue(" in cell.source, f"{path}: {cell.source}"
-        elif path != "notebooks/train.ipynb":
+        else:
             assert HIDDEN & set(cell.metadata.tags) == {"hide-input"}, f"{path}: {cell.source}"
             drawn = all(any(kind.startswith("image/") for kind in each) for each in data)
             assert drawn, f"{path} hides what makes a number or a table: {cell.source}"

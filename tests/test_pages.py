@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -158,6 +159,12 @@ def run(tmp_path, monkeypatch):
     run = Run("small", "sparse", 0, config, committed=True)
     others = [replace(run, seed=1), replace(run, committed=False), replace(run, name="missing")]
     monkeypatch.setattr(pages, "_runs", lambda: [run, *others])
+    studies = {"ours": ["sparse"], "another": ["missing"]}
+    made = [
+        pages.Page(Path("a"), Path(f"{name}.ipynb"), declared={"name": name, "runs": runs})
+        for name, runs in studies.items()
+    ]
+    monkeypatch.setattr(pages, "_made", lambda: made)
     record = train(config, progress=False)
     for each in (run, others[0]):
         record.save(tmp_path / each.record)
@@ -167,7 +174,11 @@ def run(tmp_path, monkeypatch):
 def test_runs_with_a_record_are_shown_from_it(run):
     (page,) = pages.run_pages()
     assert page.path.as_posix() == "notebooks/runs/small/sparse-s0.ipynb"
-    assert page.title == "sparse: 5%, digits, 20 images"
+    title, _, links = str(page.title).split("\n")
+    assert title == "sparse: 5%, digits, 20 images"
+    found = re.findall(r"\]\((\S+)\)", links)
+    assert found[:2] == ["/results/small/sparse-s0.json", "/ours.ipynb"]
+    assert "/another.ipynb" not in found
     assert page.parameters["record"] == "results/small/sparse-s0.json"
     parameters = {k: v for k, v in page.parameters.items() if k != "record"}
     assert Config.from_dict(parameters) == run.config
@@ -183,7 +194,8 @@ def test_a_run_is_shown_and_not_trained(run, monkeypatch):
     found = notebook.obtain(config, namespace["record"], None)
     path = pages.ROOT / run.record
     content = path.read_bytes()
-    assert f"its digest is {found.digest[:16]}" in notebook.keep(found, namespace["record"], None)
+    assert found == Record.load(path)
+    notebook.keep(found, namespace["record"], None)
     assert path.read_bytes() == content
 
 

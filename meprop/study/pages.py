@@ -164,9 +164,23 @@ def run_pages() -> list[Page]:
 
 def run_page(run: Run) -> Page:
     """A run, shown from its record: nothing is trained."""
-    parameters = run.config.to_dict() | {"record": run.record.as_posix()}
     record = run.record.as_posix()
-    return Page(FOLDER / "train.ipynb", run.notebook, parameters, run_title(run), (record,))
+    parameters = run.config.to_dict() | {"record": record}
+    title = f"{run_title(run)}\n\n{_links(run)}"
+    return Page(FOLDER / "train.ipynb", run.notebook, parameters, title, (record,))
+
+
+def _links(run: Run) -> str:
+    """Where a run comes from and what it is used for (Markdown)."""
+    links = {"Record": run.record}
+    for page in _made():
+        if page.declared is None:  # a table, whose records have its name
+            if any(run.record.match(pattern) for pattern in page.reads):
+                links[str(page.title).partition(":")[0]] = page.path
+        elif run.name in page.declared["runs"]:
+            links[f"Study: {page.declared['name']}"] = page.path
+    links |= {"Claims": FOLDER / "06-claims.ipynb", "All runs": FOLDER / "09-runs.ipynb"}
+    return " · ".join(f"[{text}](/{path.as_posix()})" for text, path in links.items())
 
 
 def training(run: Run) -> dict[str, Any]:
