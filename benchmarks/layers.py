@@ -200,7 +200,7 @@ class _Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable[[], Tensor]]:
+def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable[[], object]]:
     """torch's ways, which end in indices, and ours, which ends in lists of places and values."""
     from meprop.kernels import conv2d_backward
 

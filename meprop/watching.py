@@ -38,7 +38,7 @@ class Seen:
     before, after: nonzero share of the gradient at the layer's output before and after selection.
     weight: nonzero share of its weight gradient. norm_kept: norm of the selected gradient over the
     norm of the full one. drift: how one-sided the selected gradient of a feature map (of a unit)
-    is, |sum| / sum of magnitudes, less the same of the full one; from 0 (as balanced) to 1. images:
+    is, `|sum| / sum of magnitudes`, less that of the full one; from 0 (as balanced) to 1. images:
     share of the mini-batch's images that a map's selected entries come from. Both are means over
     the maps, and tell where selection gives training a direction of its own. `None` where no
     gradient came by.

@@ -78,7 +78,7 @@ def test_a_record_that_contradicts_a_sentence_stops_its_page(tmp_path):
 
 
 def test_every_declared_study_has_an_answer():
-    from meprop.study.findings import finding
+    from meprop.study.claims import finding
 
     for study in load().studies:
         with pytest.raises(AssertionError, match="which was written for"):

@@ -16,8 +16,8 @@ import nbformat
 import pytest
 
 from meprop.study.experiments import load
+from meprop.study.notebook import ParameterError
 from meprop.study.pages import Page, execute, pages
-from meprop.study.parameters import ParameterError
 from meprop.study.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]
