@@ -166,6 +166,23 @@ def test_every_notebook_is_a_page():
     assert names - shown == {"notebooks/train"}
 
 
+def entries(step):
+    """The squares of a panel of the idea, by feature map: their places and how strong they are."""
+    drawn = (ROOT / "book" / "_static" / f"idea-{step}.svg").read_text("utf-8")
+    found: dict[str, dict[tuple[str, ...], float]] = {"map1": {}, "map2": {}}
+    for image, name, group in re.findall(r'<g id="(image\d)-(map\d)"[^>]*>(.*?)</g>', drawn):
+        squares = re.findall(r'<rect x="(\d+)" y="(\d+)"[^>]*?(?:opacity="(.*?)")?/>', group)
+        found[name] |= {(image, x, y): float(strong or 1) for x, y, strong in squares}
+    return found
+
+
+def test_the_idea_shows_the_largest_twentieth_of_each_map():
+    for before, after in zip(entries(2).values(), entries(3).values(), strict=True):
+        assert len(after) == round(0.05 * len(before)) == 10
+        assert min(before[place] for place in after) >= sorted(before.values())[-10]
+    assert entries(4) == entries(3)
+
+
 # The extension
 
 

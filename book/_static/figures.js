@@ -1,6 +1,7 @@
-// On a narrow screen a wide figure is moved sideways in its own box, by keyboard too.
+// What is wider than the page is moved sideways in its own box, by keyboard too: figures and tables.
 const boxes = () => {
-  for (const box of document.querySelectorAll("figure:has(> img.wide)")) {
+  const wide = "figure:has(> img.wide), .pst-scrollable-table-container";
+  for (const box of document.querySelectorAll(wide)) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   }
