@@ -226,5 +226,5 @@ def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable
         "sparse": lambda: conv2d_backward(
             grad, x, weight, stride=(1, 1), padding=(padding, padding), dilation=(1, 1), groups=1,
             rule=rule, needs=(False, False, False),
-        ),
+        ).kept,
     }  # fmt: skip

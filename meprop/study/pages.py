@@ -47,6 +47,10 @@ INDEX = "_build/html/index.html"  # of the book
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
 _FINDINGS = "notebooks/findings.yml"
 _RUNS = ("results/paper/*.json", "results/ablation/*.json")
+_ALL_RUNS = (
+    *_RUNS,
+    *(f"results/{suite}/*.json" for suite in ("mnist-unbiased", "fashion", "cifar10")),
+)
 _MEASURED = ("benchmarks/*/bench.json", "measurements/sparsity/*", "measurements/turnover.csv")
 # What a notebook reads, as patterns of files; a table's and a study's pages add their records.
 READS: dict[str, tuple[str, ...]] = {
@@ -58,8 +62,8 @@ READS: dict[str, tuple[str, ...]] = {
     "06-claims": (_PAPER, _CLAIMS, *_RUNS, *_MEASURED),
     "07-quick": ("results/quick*/*.json",),
     "08-your-model": (),
-    "09-runs": _RUNS,
-    "10-status": _RUNS,
+    "09-runs": _ALL_RUNS,
+    "10-status": _ALL_RUNS,
     "11-turnover": ("measurements/turnover.csv",),
     "12-power": ("results/paper/*.json",),
     "13-deep": (),
