@@ -74,7 +74,7 @@ class Pass:
         self.grad = given.grad.contiguous(memory_format=FORMATS[format])
         self.y: Tensor | None = None
 
-    def parts(self) -> dict[str, Callable[[], object]]:
+    def parts(self) -> dict[str, Callable[..., object]]:
         """Forward, backward."""
         return {"forward": self.forward, "backward": self.backward}
 
@@ -118,7 +118,7 @@ class Kernel(Pass):
         node: Any = self.module(self.x).grad_fn
         self.node = getattr(node, "apply", node)  # a C++ node is called itself
 
-    def parts(self) -> dict[str, Callable[[], object]]:
+    def parts(self) -> dict[str, Callable[..., object]]:
         """Backward alone."""
         return {"backward": self.gradients}
 
@@ -200,7 +200,7 @@ class _Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable[[], object]]:
+def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable[..., object]]:
     """torch's ways, which end in indices, and ours, which ends in lists of places and values."""
     from meprop.kernels import conv2d_backward
 
@@ -223,8 +223,8 @@ def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable
         "topk": lambda: magnitudes().topk(k, sorted=False).indices,
         "kthvalue": kthvalue,
         # No gradient is asked for, so only the selection is left.
-        "sparse": lambda: conv2d_backward(
+        "sparse": lambda watched=False: conv2d_backward(
             grad, x, weight, stride=(1, 1), padding=(padding, padding), dilation=(1, 1), groups=1,
-            rule=rule, needs=(False, False, False),
+            rule=rule, needs=(False, False, False), watched=watched,
         ).kept,
     }  # fmt: skip
