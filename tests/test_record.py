@@ -14,30 +14,38 @@ from meprop.study.record import (
     load_records,
 )
 
+RIGHT = 100 * 294 / 297  # of digits' test images
+
 
 def epoch(number, dev):
     seen = {"before": 0.25, "after": 0.05, "weight": 1.0, "norm_kept": 0.9}
     return {
         "epoch": number, "train_loss": 0.1 + number / 3, "train_accuracy": 97.0, "dev_loss": 0.2,
-        "dev_accuracy": dev, "test_accuracy": 98.5, "seconds": 1.5, "layers": {"conv1": seen},
+        "dev_accuracy": dev, "test_accuracy": RIGHT, "seconds": 1.5, "layers": {"conv1": seen},
         "changed": 0.75,
     }  # fmt: skip
 
 
 RECORD = Record(
     id="table2-k05-d0-s3",
-    config=Config(dataset="digits", ratio=0.05, seed=3),
+    config=Config(dataset="digits", ratio=0.05, seed=3, epochs=2),
     status="finished",
     stopped=None,
     history=[epoch(1, 97.5), epoch(2, 98.25)],
     best_epoch=2,
     dev_accuracy=98.25,
-    test_accuracy=98.5,
+    test_accuracy=RIGHT,
     test_errors=[3, 17, 296],
     test_predictions=[8, 1, 4],
     provenance={"commit": None, "dirty": None, "seconds": 3.0, "cpu": "some CPU", "torch": "2"},
 )
-BASELINE = replace(RECORD, id="baseline", config=Config(dataset="digits"), dev_accuracy=97.0)
+BASELINE = replace(
+    RECORD,
+    id="baseline",
+    config=Config(dataset="digits", epochs=2),
+    history=[epoch(1, 96.0), epoch(2, 97.0)],
+    dev_accuracy=97.0,
+)
 
 
 def test_round_trip(tmp_path):
@@ -124,6 +132,50 @@ def test_an_edited_record_is_refused(tmp_path, edit):
     path.write_text(json.dumps(content))
     with pytest.raises(RecordError, match=r"r\.json: its content does not match its digest"):
         Record.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"test_accuracy": 99.9}, "test_accuracy 99.9"),
+        ({"dev_accuracy": 99.9}, "dev_accuracy 99.9"),
+        ({"best_epoch": 1}, "best_epoch 1"),
+        ({"best_epoch": "2"}, "best_epoch '2'"),
+        ({"history": RECORD.history[:1]}, "epochs 1 to 2"),
+        ({"history": 3}, "not iterable"),
+        ({"history": [RECORD.history[0] | {"dev_accuracy": 101.0}, epoch(2, 98.25)]}, "epoch 1: "),
+        ({"history": [RECORD.history[0] | {"train_loss": "x"}, epoch(2, 98.25)]}, "contradicts"),
+        ({"history": [{"epoch": 1}, epoch(2, 98.25)]}, "contradicts"),
+        ({"test_errors": [3, 17]}, "test_errors"),
+        ({"test_errors": [17, 3, 296]}, "test_errors"),
+        ({"test_errors": [3, 17, 297]}, "test_errors"),
+        ({"test_predictions": [8, 1, 10]}, "test_errors"),
+        ({"test_errors": None, "test_predictions": None}, "test_errors"),
+        ({"status": "done"}, "status 'done'"),
+        ({"stopped": {"epoch": 2, "step": 1}}, "stopped"),
+        ({"status": "diverged", "stopped": {"epoch": 2, "step": 1}}, "epochs 1 to 1"),
+        ({"provenance": {"cpu": "<img onerror=alert(1)>"}}, "no plain text"),
+        ({"provenance": []}, "contradicts"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(tmp_path, change, said):
+    """Its digest is right: somebody made it anew."""
+    content = {k: v for k, v in RECORD.to_dict().items() if k != "digest"} | change
+    (tmp_path / "r.json").write_text(json.dumps(content | {"digest": digest(content)}))
+    with pytest.raises(RecordError, match=r"r\.json: contradicts itself: .*git checkout") as error:
+        Record.load(tmp_path / "r.json")
+    assert said in str(error.value)
+
+
+def test_what_is_no_file_or_no_number(tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
+    (tmp_path / "large.json").write_text('{"seconds": 1e999}')
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for name in ("folder", "pipe", "loop", "large", "deep"):
+        with pytest.raises(RecordError, match=rf"{name}\.json: not a "):
+            Record.load(tmp_path / f"{name}.json")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "results").rglob("*.json")), ids=lambda p: p.stem)

@@ -87,7 +87,7 @@ def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, c
     plain, norm = (load().pick(["paper"], [f"table{n}-baseline"], [0])[0] for n in (2, 3))
     short = load().pick(["ablation"], ["ratio-k05"], [0])[0]
     paused = record_of(plain, 99.0, seconds=3600)
-    paused.history[7] = {"seconds": 50_000.0}
+    paused.history[7]["seconds"] = 50_000.0
     paused.save(folder / plain.record)
     record_of(norm, 99.0, seconds=7200).save(folder / norm.record)
     record_of(short, 98.0, seconds=600).save(folder / short.record)
@@ -136,12 +136,15 @@ def test_checkpoints_of_other_code_are_named(folder, capsys):
 def test_what_does_not_count_is_named(folder, capsys):
     first, second, third = load().pick(["paper"], ["table2-baseline"], [0, 1, 2])
     record = record_of(first, 99.0)
-    replace(record, status="diverged", stopped={"epoch": 2, "step": 5}).save(folder / first.record)
+    none = {"best_epoch": None, "dev_accuracy": None, "test_accuracy": None}
+    none |= {"test_errors": None, "test_predictions": None, "history": []}
+    stopped = replace(record, status="diverged", stopped={"epoch": 1, "step": 5}, **none)
+    stopped.save(folder / first.record)
     record.save(folder / second.record)
     (folder / third.record).write_text("{")
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "Diverged: paper/table2-baseline-s0, in epoch 2, step 5" in out
+    assert "Diverged: paper/table2-baseline-s0, in epoch 1, step 5" in out
     assert f"Does not count: {second.record}: of another configuration" in out
     assert f"{third.record}: not a complete JSON file" in out
 

@@ -139,6 +139,7 @@ class Downloaded:
     dev: int
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    test: int = 10_000
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class Embedded:
     dev: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    test: int = 297
 
 
 def _idx(*md5: str) -> dict[str, str]:

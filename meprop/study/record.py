@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meprop.study.config import Config, digest
+from meprop.study.data import DATASETS
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,8 +84,13 @@ class Record:
         """Read a record; one that is truncated, edited or of another kind is refused by name."""
         path = Path(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-        except ValueError as error:
+            if os.path.lexists(path) and not path.is_file():
+                raise RecordError(f"{path}: not a file, so no record; move it away")
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        except RecordError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise RecordError(f"{path}: not a complete JSON file ({error}); {_WAY_OUT}") from error
         if not isinstance(content, Mapping):
             raise RecordError(f"{path}: not a record, it holds no named values; {_WAY_OUT}")
@@ -104,10 +110,53 @@ class Record:
             config = Config.from_dict(content["config"])
         except ValueError as error:
             raise RecordError(f"{path}: {error}; {_WAY_OUT}") from error
-        return cls(**{name: content[name] for name in names} | {"config": config})
+        record = cls(**{name: content[name] for name in names} | {"config": config})
+        try:
+            record._check()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            wrong = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else error
+            raise RecordError(f"{path}: contradicts itself: {wrong}; {_WAY_OUT}") from error
+        return record
+
+    def _check(self) -> None:
+        """Raise where parts do not fit together, which a digest made anew does not tell."""
+        epochs, stopped = self.config.epochs, self.stopped
+        if self.status not in STATUSES or (stopped is None) != (self.status == "finished"):
+            raise ValueError(f"status {self.status!r} with stopped {stopped!r}")
+        if stopped is not None:
+            epochs = stopped["epoch"] - 1
+        if [epoch["epoch"] for epoch in self.history] != list(range(1, epochs + 1)):
+            raise ValueError(f"its history is not that of epochs 1 to {epochs}")
+        for epoch in self.history:
+            for name, value in flat(epoch).items():
+                highest = 100.0 if name.endswith("accuracy") else math.inf
+                if isinstance(value, bool) or not 0 <= value <= highest:
+                    raise ValueError(f"epoch {epoch['epoch']}: {name} {value!r}")
+        best: dict[str, Any] = max(self.history, key=lambda e: e["dev_accuracy"], default={})
+        for name in ("dev_accuracy", "test_accuracy"):
+            if getattr(self, name) != best.get(name):
+                raise ValueError(f"{name} {getattr(self, name)!r}, in its history {best.get(name)}")
+        if self.best_epoch != best.get("epoch"):
+            raise ValueError(f"best_epoch {self.best_epoch!r}, in its history {best.get('epoch')}")
+        images, errors, taken_for = (
+            DATASETS[self.config.dataset].test, self.test_errors, self.test_predictions,
+        )  # fmt: skip
+        if errors is None or taken_for is None:
+            right = errors is taken_for and not self.history
+        else:
+            whole = all(type(number) is int for number in [*errors, *taken_for])
+            right = whole and errors == sorted(set(errors)) and len(errors) == len(taken_for)
+            right = right and all(0 <= number < images for number in errors)
+            right = right and all(0 <= number < 10 for number in taken_for)
+            right = right and self.test_accuracy == 100 * (images - len(errors)) / images
+        if not right:
+            raise ValueError(f"test_accuracy {self.test_accuracy!r} with other test_errors")
+        for name, value in self.provenance.items():
+            if (isinstance(value, str) and not value.isprintable()) or set("<>") & set(str(value)):
+                raise ValueError(f"provenance: {name} {value!r} is no plain text")
 
 
-_WAY_OUT = "delete the file and train again, or restore it from version control"
+_WAY_OUT = "restore it (git checkout -- FILE), or delete it and train again"
 
 
 def find_records(path: str | Path) -> dict[str, Record]:
@@ -218,3 +267,9 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(number: str) -> float:
+    if math.isinf(float(number)):
+        raise ValueError(f"{number} is too large")
+    return float(number)
