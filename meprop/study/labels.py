@@ -60,5 +60,7 @@ def run_title(run: Run) -> str:
     'decay-d09-bn: 5%, decay 0.9, with BN, 5,000 images'
     """
     defaults = {field.name: field.default for field in fields(Config)}
+    if run.config.network != defaults["network"]:
+        defaults["batch_norm"] = True  # no other has it or not
     names = [n for n in _TITLE if n == "ratio" or getattr(run.config, n) != defaults[n]]
     return f"{run.name}: {', '.join(words(run.config, names))}"
