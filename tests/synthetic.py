@@ -1,7 +1,10 @@
 """Records that nobody trained."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from meprop.study.data import DATASETS
 from meprop.study.experiments import Run
 from meprop.study.record import Record
 
@@ -43,4 +46,27 @@ def record(run: Run, test: float = 99.0, dev: float = 99.2, seconds: float = 100
         test_errors=sorted(map(int, wrong)),
         test_predictions=[0] * len(wrong),
         provenance={"seconds": seconds * epochs},
+    )
+
+
+def diverged(record: Record, epoch: int, step: int = 5) -> Record:
+    """The same run, stopped in some epoch by a loss that is not finite."""
+    history = record.history[: epoch - 1]
+    best = max(history, key=lambda each: each["dev_accuracy"], default={})
+    stopped = {"status": "diverged", "stopped": {"epoch": epoch, "step": step}}
+    return scored(replace(record, **stopped, history=history), best)
+
+
+def scored(record: Record, best: dict) -> Record:
+    """A record whose best epoch is this one, with as many errors as that has."""
+    images, wrong = DATASETS[record.config.dataset].test, None
+    if best:
+        wrong = list(range(round(images * (100 - best["test_accuracy"]) / 100)))
+    return replace(
+        record,
+        best_epoch=best.get("epoch"),
+        dev_accuracy=best.get("dev_accuracy"),
+        test_accuracy=best.get("test_accuracy"),
+        test_errors=wrong,
+        test_predictions=None if wrong is None else [0] * len(wrong),
     )

@@ -294,7 +294,7 @@ def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):
 
 def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
     run, record, path = one_run
-    replace(record, status="diverged", stopped={"epoch": 2, "step": 5}).save(path)
+    synthetic.diverged(record, epoch=2).save(path)
     assert pipeline._sum_up([run], path, stopped=False) == 0
     assert "Diverged: paper/table2-k08-d0-s0, in epoch 2, step 5\n" in capsys.readouterr().out
 

@@ -1,7 +1,5 @@
 """python -m meprop status, from an empty folder to a finished suite."""
 
-from dataclasses import replace
-
 import pytest
 import synthetic
 from filelock import FileLock
@@ -136,15 +134,12 @@ def test_checkpoints_of_other_code_are_named(folder, capsys):
 def test_what_does_not_count_is_named(folder, capsys):
     first, second, third = load().pick(["paper"], ["table2-baseline"], [0, 1, 2])
     record = record_of(first, 99.0)
-    none = {"best_epoch": None, "dev_accuracy": None, "test_accuracy": None}
-    none |= {"test_errors": None, "test_predictions": None, "history": []}
-    stopped = replace(record, status="diverged", stopped={"epoch": 1, "step": 5}, **none)
-    stopped.save(folder / first.record)
+    synthetic.diverged(record, epoch=2).save(folder / first.record)
     record.save(folder / second.record)
     (folder / third.record).write_text("{")
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "Diverged: paper/table2-baseline-s0, in epoch 1, step 5" in out
+    assert "Diverged: paper/table2-baseline-s0, in epoch 2, step 5" in out
     assert f"Does not count: {second.record}: of another configuration" in out
     assert f"{third.record}: not a complete JSON file" in out
 
