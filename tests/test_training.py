@@ -17,7 +17,7 @@ from meprop import watch
 from meprop.study import training
 from meprop.study.checkpoint import CheckpointError
 from meprop.study.config import Config
-from meprop.study.data import Part, Splits, load_data
+from meprop.study.data import DATASETS, Part, Splits, load_data
 from meprop.study.record import Record
 from meprop.study.training import _Run, batches, build, conditions, steps, train
 
@@ -42,7 +42,7 @@ def record(few_digits):
     return train(TINY, progress=False)
 
 
-def test_the_record(record, few_digits, tmp_path):
+def test_the_record(record, few_digits, tmp_path, monkeypatch):
     assert (record.config, record.status, record.stopped) == (TINY, "finished", None)
     assert [epoch["epoch"] for epoch in record.history] == [1, 2, 3]
     names = {"epoch", "train_loss", "train_accuracy", "dev_loss", "dev_accuracy"}
@@ -61,6 +61,8 @@ def test_the_record(record, few_digits, tmp_path):
     assert record.provenance["data"] == few_digits.digest
     assert record.provenance["seconds"] == sum(e["seconds"] for e in record.history)
     record.save(tmp_path / "r.json")
+    few = replace(DATASETS["digits"], test=len(few_digits.test))
+    monkeypatch.setitem(DATASETS, "digits", few)
     assert Record.load(tmp_path / "r.json") == record
 
 
