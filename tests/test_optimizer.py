@@ -72,9 +72,9 @@ def test_it_goes_on_from_its_state(kind):
         optimizer = kind([weight], lr=0.1)
         for step in range(6):
             if step == stop:
-                saved = copy.deepcopy(optimizer.state_dict())
+                saved = copy.deepcopy(optimizer.state)
                 optimizer = kind([weight], lr=0.1)
-                optimizer.load_state_dict(saved)
+                optimizer.load_state(saved)
             optimizer.zero_grad()
             weight.pow(4).sum().backward()
             optimizer.step()

@@ -8,46 +8,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-BETAS = (0.9, 0.999)
-EPSILON = 1e-8
-MOMENTUM = 0.9
-WEIGHT_DECAY = 5e-4
+ADAM: dict[str, Any] = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+ADAM |= {"amsgrad": False, "maximize": False}
+MOMENTUM: dict[str, Any] = {"momentum": 0.9, "weight_decay": 5e-4, "dampening": 0.0}
+MOMENTUM |= {"nesterov": False, "maximize": False, "is_first_step": False}
 
 
 class Optimizer:
-    """One step for all parameters in one call; every parameter must have a gradient."""
+    """One step for all parameters in one call; every parameter must have a gradient.
+
+    `state` has the tensors that a resume needs.
+    """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         self.parameters = list(parameters)
         self.lr = lr
+        self.state: dict[str, list[Tensor]] = {}
 
     def zeros(self) -> list[Tensor]:
         """For each parameter, in its own memory layout: a kernel walks through all in step."""
         return [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
-
-    def grads(self) -> list[Tensor]:
-        return [p.grad for p in self.parameters if p.grad is not None]
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
+    @torch.no_grad()
     def step(self) -> None:
         """Update the parameters from their gradients."""
+        self._update([p.grad for p in self.parameters if p.grad is not None])
+
+    def _update(self, grads: list[Tensor]) -> None:
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        """The tensors that a resume needs."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, list[Tensor]]) -> None:
-        """Take over what `state_dict` returned."""
-        for name, own in self.state_dict().items():
+    def load_state(self, state: dict[str, list[Tensor]]) -> None:
+        """Take over the `state` of another one."""
+        for name, own in self.state.items():
             for tensor, saved in zip(own, state[name], strict=True):
                 tensor.copy_(saved)
 
@@ -65,30 +67,14 @@ class Adam(Optimizer):
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         super().__init__(parameters, lr)
-        self.steps = [torch.zeros(()) for _ in self.parameters]
-        self.averages, self.squares = self.zeros(), self.zeros()
+        steps = [torch.zeros(()) for _ in self.parameters]
+        self.state = {"averages": self.zeros(), "squares": self.zeros(), "steps": steps}
 
-    @torch.no_grad()
-    def step(self) -> None:
-        torch._foreach_add_(self.steps, 1)
-        torch._fused_adam_(
-            self.parameters,
-            self.grads(),
-            self.averages,
-            self.squares,
-            [],
-            self.steps,
-            lr=self.lr,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            eps=EPSILON,
-            weight_decay=0.0,
-            amsgrad=False,
-            maximize=False,
-        )
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        return {"steps": self.steps, "averages": self.averages, "squares": self.squares}
+    def _update(self, grads: list[Tensor]) -> None:
+        averages, squares, steps = self.state.values()
+        torch._foreach_add_(steps, 1)
+        given = ADAM | {"lr": self.lr}
+        torch._fused_adam_(self.parameters, grads, averages, squares, [], steps, **given)
 
 
 class SGD(Optimizer):
@@ -104,25 +90,11 @@ class SGD(Optimizer):
 
     def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
         super().__init__(parameters, lr)
-        self.velocities = self.zeros()
+        self.state = {"velocities": self.zeros()}
 
-    @torch.no_grad()
-    def step(self) -> None:
-        torch._fused_sgd_(
-            self.parameters,
-            self.grads(),
-            self.velocities,
-            weight_decay=WEIGHT_DECAY,
-            momentum=MOMENTUM,
-            lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-
-    def state_dict(self) -> dict[str, list[Tensor]]:
-        return {"velocities": self.velocities}
+    def _update(self, grads: list[Tensor]) -> None:
+        velocities, given = self.state["velocities"], MOMENTUM | {"lr": self.lr}
+        torch._fused_sgd_(self.parameters, grads, velocities, **given)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": SGD}

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,23 +33,21 @@ from meprop.study.provenance import provenance
 from meprop.study.record import Record
 
 TRAIN_EVAL = 10_000  # of the training images
+BEST = ("best_epoch", "dev_accuracy", "test_accuracy", "test_errors", "test_predictions")
 
 
 def build(config: Config) -> Any:
     """The untrained network of a configuration: one seed, one initialisation."""
-    shared: dict[str, Any] = {
-        "rule": config.rule,
-        "backend": config.backend,
-        "history": config.history,
-    }
+    names = ["rule", "backend", "history"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(config.seed, "initialisation"))
         if config.network == "resnet20":
-            pixels = DATASETS[config.dataset]
-            model: nn.Module = ResNet20(mean=pixels.mean, std=pixels.std, **shared)
+            data = DATASETS[config.dataset]
+            make: Callable[..., nn.Module] = partial(ResNet20, mean=data.mean, std=data.std)
         else:
-            names = ("activation", "batch_norm", "sparse_layers", "dropout", "select_at")
-            model = PaperCNN(**shared, **{name: getattr(config, name) for name in names})
+            make = PaperCNN
+            names += ["activation", "batch_norm", "sparse_layers", "dropout", "select_at"]
+        model = make(**{name: getattr(config, name) for name in names})
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
@@ -174,18 +173,10 @@ def train(config: Config, checkpoint: str | Path | None = None, progress: bool =
     >>> record.status, record.best_epoch
     ('finished', 1)
     """
-    if checkpoint is None:
-        return _train(config, None, progress)
-    path = Path(checkpoint)
-    with checkpoints.held(path):
-        return _train(config, path, progress)
-
-
-def _train(config: Config, path: Path | None, progress: bool) -> Record:
-    with conditions(config):
+    path = None if checkpoint is None else Path(checkpoint)
+    with contextlib.nullcontext() if path is None else checkpoints.held(path), conditions(config):
         run = _Run(config)
-        state = checkpoints.load(path, config) if path is not None else None
-        if state is not None:
+        if path is not None and (state := checkpoints.load(path, config)) is not None:
             run.load_state(state)
         done = len(run.history)
         bar = tqdm(
@@ -212,34 +203,32 @@ class _Run:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.data = load_data(config.dataset)
-        size = config.train_size or len(self.data.train)
-        self.train = self.data.train.first(size)
-        self.steps = size // config.batch_size
+        self.train = self.data.train.first(config.train_size or len(self.data.train))
+        self.steps = len(self.train) // config.batch_size
         self.model = build(config)
         self.optimizer = _optimizer(config, self.model)
         self.start = datetime.now(UTC).isoformat(timespec="seconds")
         # Now, not at the end: somebody may commit while it runs.
         self.origin = provenance(config.threads)
         self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] | None = None
+        self.best: dict[str, Any] = dict.fromkeys(BEST)
         self.stopped: dict[str, int] | None = None
 
     def epoch(self, epoch: int, bar: tqdm) -> None:
         """One pass over the training data, then the scores."""
         began = time.perf_counter()
         bar.set_description(f"epoch {epoch}/{self.config.epochs}")
+        dev = f"{self.history[-1]['dev_accuracy']:.2f}%" if self.history else "-"
         measured = Measured(self.model, self.steps)
         loss_sum, correct = 0.0, 0
-        made = steps(
-            self.config, self.model, self.train, self.optimizer, [epoch], around=measured.step
-        )
-        for step in made:
+        given = (self.config, self.model, self.train, self.optimizer, [epoch])
+        for step in steps(*given, around=measured.step):
             if not math.isfinite(step.loss):
                 self.stopped = {"epoch": epoch, "step": step.number}
                 return
             loss_sum, correct = loss_sum + step.loss, correct + step.correct
             if step.number % 50 == 1:
-                bar.set_postfix(loss=f"{step.loss:.3f}", dev=self._dev(), refresh=False)
+                bar.set_postfix(loss=f"{step.loss:.3f}", dev=dev, refresh=False)
             bar.update()
         dev_loss, dev_wrong, _ = evaluate(self.model, self.data.dev)
         _, test_wrong, predicted = evaluate(self.model, self.data.test)
@@ -256,19 +245,16 @@ class _Run:
             shown = self.train.first(TRAIN_EVAL)
             scores["train_eval_accuracy"] = _accuracy(evaluate(self.model, shown)[1], shown)
         self.history.append(scores | measured.means())
-        if self.best is None or scores["dev_accuracy"] > self.best["dev_accuracy"]:
-            names = ("epoch", "dev_accuracy", "test_accuracy")
-            self.best = {name: scores[name] for name in names}
-            self.best |= {"test_errors": test_wrong, "test_predictions": predicted}
-
-    def _dev(self) -> str:
-        return f"{self.history[-1]['dev_accuracy']:.2f}%" if self.history else "-"
+        accuracies = scores["dev_accuracy"], scores["test_accuracy"]
+        if self.best["best_epoch"] is None or accuracies[0] > self.best["dev_accuracy"]:
+            found = (epoch, *accuracies, test_wrong, predicted)
+            self.best = dict(zip(BEST, found, strict=True))
 
     def state(self) -> dict[str, Any]:
         """All that a later process needs to go on."""
         return {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state,
             "selection": history_state(self.model),
             "history": self.history,
             "best": self.best,
@@ -285,7 +271,7 @@ class _Run:
                 f"{state['data']}, now {self.data.digest}); delete it to start from the beginning"
             )
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state(state["optimizer"])
         load_history_state(self.model, state["selection"])
         self.history, self.best, self.start = state["history"], state["best"], state["start"]
         here, self.origin = self.origin["cpu"], state["origin"]
@@ -295,7 +281,6 @@ class _Run:
 
     def record(self) -> Record:
         """What came out, at the first best development epoch."""
-        best = self.best or {}
         seconds = sum(epoch["seconds"] for epoch in self.history)
         origin = {"start": self.start, "seconds": seconds, "data": self.data.digest}
         return Record(
@@ -304,11 +289,7 @@ class _Run:
             status="finished" if self.stopped is None else "diverged",
             stopped=self.stopped,
             history=self.history,
-            best_epoch=best.get("epoch"),
-            dev_accuracy=best.get("dev_accuracy"),
-            test_accuracy=best.get("test_accuracy"),
-            test_errors=best.get("test_errors"),
-            test_predictions=best.get("test_predictions"),
+            **self.best,
             provenance=self.origin | origin,
         )
 
