@@ -6,7 +6,7 @@
 """
 
 from meprop import schedule
-from meprop.conversion import convert, exact, revert
+from meprop.conversion import convert, exact, recipe, revert
 from meprop.history import history_state, load_history_state
 from meprop.layers import Conv1d, Conv2d, GradientTopK, Linear
 from meprop.rule import TopK
@@ -26,6 +26,7 @@ __all__ = [
     "exact",
     "history_state",
     "load_history_state",
+    "recipe",
     "revert",
     "schedule",
     "select",

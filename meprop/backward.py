@@ -16,7 +16,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd import Function
 
 from meprop import kernels
-from meprop.kernels.cost import cheaper
+from meprop.kernels.cost import cheaper, pays
 from meprop.selection import thin
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def convolution(layer: Convolution, input: Tensor, padding: Any) -> Tensor:
     if weight.dim() == 4:
         stride, padding, dilation = (each(v, 2) for v in (layer.stride, padding, layer.dilation))
         sliding = Sliding(stride, padding, dilation, layer.groups)
-        return _apply(_Conv2d, x, weight, bias, layer, sliding)
+        return _selective(_Conv2d, F.conv2d, x, weight, bias, layer, sliding)
     # As torch does it: an image of height 1.
     stride, dilation = (1, *each(layer.stride, 1)), (1, *each(layer.dilation, 1))
     sliding = Sliding(stride, (0, *each(padding, 1)), dilation, layer.groups)
     x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-    return _apply(_Conv2d, x, weight, bias, layer, sliding).squeeze(2)
+    return _selective(_Conv2d, F.conv2d, x, weight, bias, layer, sliding).squeeze(2)
 
 
 def each(value: Any, count: int) -> tuple[int, ...]:
@@ -62,7 +62,25 @@ def each(value: Any, count: int) -> tuple[int, ...]:
 
 def linear(layer: Linear, input: Tensor) -> Tensor:
     """`F.linear` with the layer's parameters and its selective backward pass."""
-    return _apply(_Linear, *_arguments(layer, input), layer)
+    return _selective(_Linear, F.linear, *_arguments(layer, input), layer)
+
+
+def _selective(
+    function: type[Function], plain: Callable[..., Tensor], x: Tensor, weight: Tensor,
+    bias: Tensor | None, layer: Selecting, *sliding: Sliding,
+) -> Tensor:  # fmt: skip
+    """With the selective backward pass, or torch's own where the layer selects only if it pays."""
+    if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, *sliding):
+        vars(layer)["is_plain"] = True
+        return plain(x, weight, bias, *(part for slide in sliding for part in slide))
+    return _apply(function, x, weight, bias, layer, *sliding)
+
+
+def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None = None) -> bool:
+    if layer.backend == "masked" or layer.rule is None or not kernels.supports(x, weight):
+        return False
+    threads = torch.get_num_threads()
+    return pays(x, weight, sliding, layer.rule.ratio, x.requires_grad, threads)
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
@@ -156,7 +174,7 @@ def top(layer: Selecting, grad: Tensor) -> Tensor:
 
 def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
     if OBSERVERS:
-        for observe in OBSERVERS.get(layer, ()):
+        for observe in tuple(OBSERVERS.get(layer, ())):  # one may leave while it is called
             observe(grad, kept)
 
 
@@ -204,7 +222,7 @@ def _goes_sparse(
         return False
     if not kernels.supports(grad, x, weight):
         return False
-    return layer.backend == "sparse" or cheaper(
+    sparse = layer.backend == "sparse" or cheaper(
         grad,
         x,
         weight,
@@ -214,6 +232,8 @@ def _goes_sparse(
         wants_input=wants_x,
         threads=torch.get_num_threads(),
     )
+    layer.rest(unless=sparse or layer.rule is not None)
+    return sparse
 
 
 def _sparse(

@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from meprop.layers import Conv1d, Conv2d, Linear, Selecting, check_settings
 from meprop.rule import TopK
+from meprop.watching import warn_of_drift
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -36,11 +37,13 @@ def convert(
     backend: str = "auto",
     history: str = "slot",
     in_eval: str = "select",
+    where: str = "all",
 ) -> M:
     """Swap torch's layers of the given types for ours, in place, and return the model.
 
     Look at the accuracy before the speed: in deep networks, and below batch normalisation, a rule
-    that keeps the few largest entries may keep the network from learning (notebook 08 shows one).
+    that keeps the few largest entries may keep the network from learning (notebook 13 shows why).
+    The first backward pass warns where that is likely. `recipe` has a rule for such networks, and
     `rule=None` is safe.
 
     The modules, their Parameters, names and hooks stay the very same; outputs do not change.
@@ -49,8 +52,8 @@ def convert(
     `{"layer1.*": TopK(0.05), "layer4.*": TopK(0.25)}`. There `None` leaves a layer as it is, as if
     no pattern fitted. `skip` names modules (with all they contain) that stay as they are: one that
     is ours already keeps its rule, so `revert` first to leave it out. Other layers that are ours
-    get the new rule, and keep their `run_grad` where it has a decay. `backend`, `history` and
-    `in_eval` are those of `Conv2d`.
+    get the new rule, and keep their `run_grad` where it has a decay. `backend`, `history`,
+    `in_eval` and `where` are those of `Conv2d`.
     Subclasses of torch's layers may compute something else, so they are left alone; so are other
     kinds of convolution, where `layers` has `nn.Conv2d`. One warning names them, but for `skip`'s.
     Wherever a backward pass runs, gradients are selected: in `eval()` too, unless
@@ -61,7 +64,7 @@ def convert(
     <class 'meprop.layers.Conv2d'>
     """
     for one in rule.values() if isinstance(rule, Mapping) else (rule,):
-        check_settings("convert", one, backend, history, in_eval)
+        check_settings("convert", one, backend, history, in_eval, where)
     wanted = _checked_layers(layers)
     names = names_of(model)
     skipped = _skipped(skip, dict(model.named_modules(remove_duplicate=False)))
@@ -82,11 +85,27 @@ def convert(
     found = [m for m in rules if m not in foreign]
     for module in found:
         # All before the first swap: half a converted model would train, and differently.
-        check_settings(_ours(module).__name__, rules[module], backend, history, in_eval)
+        check_settings(_ours(module).__name__, rules[module], backend, history, in_eval, where)
     for stream, module in enumerate(found):
         module.__class__ = _ours(module)
-        cast(Selecting, module).set_rule(rules[module], backend, history, in_eval, stream)
+        layer = cast(Selecting, module)
+        layer.set_rule(rules[module], backend, history, in_eval, where, stream)
+    warn_of_drift({cast(Selecting, m): names[m][0] for m in found})
     return model
+
+
+def recipe(model: M, ratio: float = 0.1, **options: Any) -> M:
+    """`convert` with the rule that trains deep networks best of those we tried, where it pays.
+
+    Per image and feature map, the largest `ratio` of the gradient, centred: `pick="top"` keeps
+    deep networks from learning. A layer in which selecting would take longer than it saves stays
+    torch's. `options` are those of `convert`.
+
+    >>> recipe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[0].rule
+    TopK(ratio=0.1, decay=0.0, scope='sample', pick='centred', bias='full')
+    """
+    rule = TopK(ratio, scope="sample", pick="centred")
+    return convert(model, rule, **{"where": "pays", **options})
 
 
 def revert(model: M) -> M:

@@ -15,7 +15,8 @@ def history_state(model: nn.Module) -> State:
     """Return a copy of every layer's `run_grad` and generator, by the layer's name.
 
     Where a layer keeps several, of other shapes, they are `earlier`, the one used longest ago
-    first. It holds tensors only, so `torch.load(..., weights_only=True)` reads it back.
+    first; `rests` counts the calls that a layer without a rule leaves to torch. It holds tensors
+    and numbers only, so `torch.load(..., weights_only=True)` reads it back.
 
     >>> from meprop import Conv2d, TopK
     >>> history_state(nn.Sequential(Conv2d(1, 8, 3, rule=TopK(0.05, decay=0.6))))
@@ -30,6 +31,8 @@ def history_state(model: nn.Module) -> State:
         }
         if earlier[1:]:
             state[name]["earlier"] = earlier[1:]
+        if layer.rests:
+            state[name]["rests"] = layer.rests
     return state
 
 
@@ -49,7 +52,7 @@ def load_history_state(model: nn.Module, state: State) -> None:
             f"the state's are {sorted(state)}"
         )
     for name, layer in layers.items():
-        if state[name].keys() - {"earlier"} != {"run_grad", "generator"}:
+        if state[name].keys() - {"earlier", "rests"} != {"run_grad", "generator"}:
             raise ValueError(
                 f"load_history_state: layer {name!r} needs 'run_grad' and 'generator', got "
                 f"{sorted(state[name])}"
@@ -62,7 +65,7 @@ def load_history_state(model: nn.Module, state: State) -> None:
             )
     for name, layer in layers.items():
         device = next((p.device for p in layer.parameters()), None)
-        layer.run_grad = None
+        layer.run_grad, layer.rests = None, int(state[name].get("rests", 0))
         for run_grad in _run_grads(state[name]):
             layer.keep(run_grad.clone().to(device))
         if layer.generator is not None:

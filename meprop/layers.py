@@ -16,6 +16,8 @@ from meprop.selection import SCOPES_OF, check_scope
 BACKENDS = ("auto", "sparse", "masked")
 HISTORIES = ("slot", "position")
 IN_EVAL = ("select", "exact")
+WHERE = ("all", "pays")
+RESTS = 15  # calls of a layer without a rule, after one whose gradient had too few zeros
 SHAPES = 4  # of `run_grad` that a layer keeps: two sizes, each with a smaller last mini-batch
 
 
@@ -23,14 +25,18 @@ class Selecting(nn.Module):
     """What the layers share: the rule, its `run_grad`, and the generator of random picks."""
 
     # No buffers: their shapes follow the mini-batch, and `state_dict` stays torch's.
-    OWN = ("rule", "backend", "history", "in_eval", "generator", "run_grads", "is_exact")
+    SETTINGS = ("backend", "history", "in_eval", "where")
+    OWN = ("rule", *SETTINGS, "generator", "run_grads", "is_exact", "is_plain", "rests")
 
     backend: str
     history: str
     in_eval: str
+    where: str
     generator: Generator | None
     run_grads: dict[tuple[int, ...], Tensor]  # by shape, the latest last
     is_exact: bool  # inside `meprop.exact`
+    is_plain: bool  # whether torch's own derivative belongs to the last output
+    rests: int  # so many calls more are left to torch: there were too few zeros to skip
 
     def __init__(
         self,
@@ -39,13 +45,14 @@ class Selecting(nn.Module):
         backend: str = "auto",
         history: str = "slot",
         in_eval: str = "select",
+        where: str = "all",
         device: Any = None,
         **kwargs: Any,
     ) -> None:
         if device is not None:  # by its name, for which `torch.nn.utils.skip_init` looks
             kwargs["device"] = device
         super().__init__(*args, **kwargs)
-        self.set_rule(rule, backend, history, in_eval)
+        self.set_rule(rule, backend, history, in_eval, where)
 
     @property
     def rule(self) -> TopK | None:
@@ -88,6 +95,7 @@ class Selecting(nn.Module):
         backend: str | None = None,
         history: str | None = None,
         in_eval: str | None = None,
+        where: str | None = None,
         stream: int = 0,
     ) -> None:
         """Set the rule; what else is not given stays as it is.
@@ -96,12 +104,15 @@ class Selecting(nn.Module):
         does the generator of random picks. Layers of one network take different `stream`s of it.
         """
         own = vars(self)
-        backend = backend or own.get("backend", "auto")
-        history = history or own.get("history", "slot")
-        in_eval = in_eval or own.get("in_eval", "select")
-        check_settings(type(self).__name__, rule, backend, history, in_eval)
+        given = (backend, history, in_eval, where)
+        defaults = (BACKENDS[0], HISTORIES[0], IN_EVAL[0], WHERE[0])
+        settings = {
+            name: value or own.get(name, default)
+            for name, value, default in zip(self.SETTINGS, given, defaults, strict=True)
+        }
+        check_settings(type(self).__name__, rule, **settings)
         run_grads, generator = own.get("run_grads", {}), own.get("generator")
-        if rule is None or rule.decay == 0 or history != own.get("history"):
+        if rule is None or rule.decay == 0 or settings["history"] != own.get("history"):
             run_grads = {}
         if rule is None or not rule.draws:
             generator = None
@@ -112,9 +123,8 @@ class Selecting(nn.Module):
             fork.set_state(torch.get_rng_state())
             seed = int(torch.randint(2**62, (1,), generator=fork)) + stream
             generator = Generator().manual_seed(seed)
-        is_exact = own.get("is_exact", False)
-        values = (rule, backend, history, in_eval, generator, run_grads, is_exact)
-        own.update(zip(self.OWN, values, strict=True))
+        own.update(settings, rule=rule, generator=generator, run_grads=run_grads)
+        own.update(is_exact=own.get("is_exact", False), is_plain=False, rests=0)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selecting:
         """`.to()` and its like, for `run_grad` too, which stays in float32 at least."""
@@ -125,20 +135,26 @@ class Selecting(nn.Module):
             self.run_grads[shape] = run_grad.to(moved.device) if narrow else moved
         return self
 
+    def rest(self, unless: bool) -> None:
+        """Leave some calls to torch, whose backward pass is the same and costs nothing extra."""
+        vars(self)["rests"] = 0 if unless else RESTS
+
     def passes_all(self) -> bool:
         """Whether the gradients are torch's: by `meprop.exact`, or by `eval()` where it says so."""
         return self.is_exact or (self.in_eval == "exact" and not self.training)
 
-    def as_torch(self) -> bool:
-        """Whether the layer runs as torch's own, backward too."""
-        return self.passes_all() or (self.rule is None and self.backend == "masked")
-
     def _without_us(self, input: Tensor) -> bool:
         """The backward pass is torch's, or there will be none."""
-        if not torch.is_grad_enabled() or self.as_torch():
+        own = vars(self)  # past torch's own, slow, way with attributes
+        passes_all = self.passes_all() or (own["rule"] is None and own["backend"] == "masked")
+        own["is_plain"] = passes_all
+        if passes_all or not torch.is_grad_enabled():
             return True
         refuse_symbols(input)
-        return False
+        if own["rests"]:
+            own["rests"] -= 1
+            own["is_plain"] = True
+        return own["is_plain"]
 
     def __prepare_scriptable__(self) -> None:
         refuse("torch.jit")
@@ -190,7 +206,9 @@ class Conv2d(Convolution, nn.Conv2d):
     `masked` (the reference, any device and dtype) or `auto`; and `history`: `run_grad` has one
     entry per `slot` of the mini-batch (Eq. 15 as it stands) or per `position` of the feature map.
     It keeps one `run_grad` for each of the last four shapes, so that a smaller last mini-batch
-    finds its own again. `in_eval`: whether `select` or `exact` gradients come in `eval()`.
+    finds its own again. `in_eval`: whether `select` or `exact` gradients come in `eval()`. `where`:
+    select in `all` cases, or only where it `pays`: where the cost model says that selecting saves
+    time at this size and with these threads. Elsewhere gradients and backward pass are torch's.
 
     >>> layer = Conv2d(1, 32, 5, padding=2, rule=TopK(0.05))
     >>> layer(torch.rand(10, 1, 28, 28)).sum().backward()
@@ -208,7 +226,8 @@ class Conv1d(Convolution, nn.Conv1d):
 class Linear(Selecting, nn.Linear):
     """`torch.nn.Linear` whose backward pass uses only the selected entries of its output gradient.
 
-    Takes torch's own arguments; then `rule`, `backend`, `history` and `in_eval` as in `Conv2d`.
+    Takes torch's own arguments; then `rule`, `backend`, `history`, `in_eval` and `where` as in
+    `Conv2d`.
 
     >>> layer = Linear(784, 1024, rule=TopK(0.05))
     >>> layer(torch.rand(10, 784)).sum().backward()
@@ -242,7 +261,7 @@ class GradientTopK(Selecting):
 
 
 def check_settings(
-    layer: str, rule: object, backend: object, history: object, in_eval: object
+    layer: str, rule: object, backend: object, history: object, in_eval: object, where: object
 ) -> None:
     """Raise a `ValueError` that names the value a layer of this kind cannot take."""
     if rule is not None and not isinstance(rule, TopK):
@@ -250,6 +269,7 @@ def check_settings(
     check_choice(layer, "backend", backend, BACKENDS)
     check_choice(layer, "history", history, HISTORIES)
     check_choice(layer, "in_eval", in_eval, IN_EVAL)
+    check_choice(layer, "where", where, WHERE)
     if rule is not None and layer in SCOPES_OF:
         check_scope(rule, layer)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from meprop.backward import OBSERVERS
-from meprop.layers import Selecting
+from meprop.layers import Convolution, Selecting
 
 
 @dataclass
@@ -147,7 +149,7 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
 
 def _at_output(seen: Seen) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(module, Selecting) and not module.as_torch():
+        if isinstance(module, Selecting) and not module.is_plain:
             return  # its backward pass tells
         if isinstance(output, Tensor) and output.requires_grad:
             output.register_hook(lambda grad: seen.count(grad, grad))
@@ -161,6 +163,49 @@ def _at_weight(seen: Seen) -> Callable[..., None]:
             weight.register_hook(lambda grad: seen._weight.count(grad))
 
     return hook
+
+
+DRIFT = 0.3  # at which none of the networks of notebook 13 learned
+BALANCED = 1e-3  # |sum| / sum of magnitudes of a map's gradient, below a batch normalisation
+
+
+def warn_of_drift(layers: dict[Selecting, str]) -> None:
+    """Warn once if the first gradient shows that selection makes one-sided what was balanced."""
+    told: list[str] = []
+    for layer, name in layers.items():
+        observers = OBSERVERS.pop(layer, [])
+        observers[:] = [each for each in observers if not isinstance(each, _FirstLook)]
+        if isinstance(layer, Convolution) and layer.rule is not None and layer.rule.pick == "top":
+            observers.append(_FirstLook(ref(layer), name, told))
+        if observers:
+            OBSERVERS[layer] = observers
+
+
+@dataclass
+class _FirstLook:
+    """Looks at a layer's first gradient, if none of the network's layers told before."""
+
+    layer: Callable[[], Selecting | None]
+    name: str
+    told: list[str]
+
+    def __call__(self, grad: Tensor, kept: Tensor) -> None:
+        layer = self.layer()
+        assert layer is not None, "it is in its backward pass"
+        OBSERVERS[layer].remove(self)
+        if not OBSERVERS[layer]:
+            del OBSERVERS[layer]
+        full, selected = (float(_imbalance(_by_map(t.detach())).mean()) for t in (grad, kept))
+        if self.told or not grad.numel() or (full > BALANCED and selected - full < DRIFT):
+            return
+        self.told.append(self.name)
+        where = "below a batch normalisation " if full <= BALANCED else ""
+        warnings.warn(
+            f"convert: at {self.name!r} {where}{layer.rule} keeps a one-sided gradient (drift "
+            f"{selected - full:.2f}), which may keep the network from learning; meprop.recipe does "
+            "not, see notebook 13-deep",
+            stacklevel=2,
+        )
 
 
 def _by_map(values: Tensor) -> Tensor:

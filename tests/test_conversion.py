@@ -6,8 +6,24 @@ import pytest
 import torch
 from torch import nn
 
-from meprop import Conv1d, Conv2d, GradientTopK, Linear, TopK, convert, exact, history_state, revert
+from meprop import (
+    Conv1d,
+    Conv2d,
+    GradientTopK,
+    Linear,
+    TopK,
+    convert,
+    exact,
+    history_state,
+    load_history_state,
+    recipe,
+    revert,
+    watch,
+)
 from meprop.study import PaperCNN  # makes torchvision importable
+
+# Two images through untrained networks: of course it is one-sided.
+pytestmark = pytest.mark.filterwarnings("ignore:convert. at ")
 
 
 def small():
@@ -354,3 +370,80 @@ def test_the_papers_network_reverts_to_a_plain_one():
     expected = model(x)
     assert torch.equal(revert(model)(x), expected)
     assert type(model.conv1) is nn.Conv2d
+
+
+def normalised(*below):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 32, 3, padding=1), *below, nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10))
+
+
+def a_step(model, images=32, side=8):
+    torch.manual_seed(1)
+    x, labels = torch.rand(images, 3, side, side), torch.randint(10, (images,))
+    nn.functional.cross_entropy(model(x), labels).backward()
+    return model
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_one_sided_selection_is_told_once_at_the_first_gradient():
+    model = convert(normalised(nn.BatchNorm2d(32)), TopK(0.05))
+    with pytest.warns(UserWarning, match="'0' below a batch normalisation TopK.*recipe"):
+        a_step(model)
+    a_step(model)
+    model = convert(normalised(), TopK(0.05))
+    with pytest.warns(UserWarning, match=r"at '0' TopK.*one-sided gradient \(drift 0"):
+        a_step(model)
+    for rule in (TopK(0.05, pick="centred"), TopK(0.1, pick="unbiased"), None):
+        a_step(convert(normalised(nn.BatchNorm2d(32)), rule))
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_keeps_the_balance_is_not_warned_of():
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 10)]
+    a_step(convert(nn.Sequential(*layers), TopK(0.5)))
+
+
+def test_the_recipe_selects_where_it_pays_and_costs_nothing_elsewhere():
+    wide, narrow = nn.Conv2d(128, 128, 3, padding=1), nn.Conv2d(128, 128, 3, groups=128)
+    model = nn.Sequential(nn.Conv2d(3, 128, 1), wide, narrow)
+    plain = copy.deepcopy(model)
+    recipe(model, ratio=0.01)
+    x = torch.rand(8, 3, 16, 16)
+    with watch(model) as seen:
+        model(x).square().sum().backward()
+    plain(x).square().sum().backward()
+    assert seen["1"].after < 0.02 < seen["1"].before
+    assert seen["2"].after == seen["2"].before
+    assert torch.equal(narrow.weight.grad, plain[2].weight.grad)
+    assert narrow.is_plain and not wide.is_plain
+
+
+@pytest.mark.parametrize("backend", ["auto", "masked"])
+def test_everywhere_and_where_it_pays_differ_only_there(backend):
+    with pytest.raises(ValueError, match="where must be one of 'all', 'pays', got 'often'"):
+        convert(small(), TopK(0.1), where="often")
+    model = convert(small(), TopK(0.1), where="pays", backend=backend)  # too small to gain
+    with watch(model) as seen:
+        model(torch.rand(2, 1, 8, 8)).square().sum().backward()
+    assert seen["2.0"].after == seen["2.0"].before
+
+
+def test_without_zeros_to_skip_the_layer_rests_and_looks_again():
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3))
+    plain = copy.deepcopy(model)
+    convert(model, None)
+    x, rested = torch.rand(4, 3, 12, 12), []
+    for _ in range(40):
+        for each in (model, plain):
+            each.zero_grad()
+            each(x).square().sum().backward()
+        rested.append(model[1].is_plain)
+        assert torch.equal(model[1].weight.grad, plain[1].weight.grad)
+    assert rested == [n % 16 != 0 for n in range(40)]
+    state = history_state(model)
+    other = convert(copy.deepcopy(plain), None)
+    load_history_state(other, state)
+    assert other[1].rests == model[1].rests > 0
+    convert(model, TopK(0.1))
+    assert model[1].rests == 0

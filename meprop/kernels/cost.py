@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -181,3 +181,48 @@ def _break_even(
         middle = (low + high) / 2
         low, high = (middle, high) if wins(middle) else (low, middle)
     return low
+
+
+def pays(
+    x: Tensor, weight: Tensor, sliding: Any, ratio: float, wants_input: bool, threads: int
+) -> bool:
+    """Whether selecting takes less time than torch's backward pass with all gradients.
+
+    A function of shapes, memory format and threads; `sliding` is that of a convolution.
+
+    >>> pays(torch.ones(8, 4096), torch.ones(4096, 4096), None, 0.01, True, 1)
+    True
+    """
+    if x.dim() != 4:
+        return _pays((x.shape[:-1].numel(), x.shape[-1]), weight.shape, None, False, ratio,
+                     wants_input, threads)  # fmt: skip
+    last = _takes_channels_last(x, weight)
+    return _pays(x.shape, weight.shape, sliding, last, ratio, wants_input, threads)
+
+
+@lru_cache(maxsize=1024)
+def _pays(
+    x: tuple[int, ...], weight: tuple[int, ...], sliding: Any, channels_last: bool, ratio: float,
+    wants_input: bool, threads: int,
+) -> bool:  # fmt: skip
+    stride, padding, dilation, groups = sliding or ((1, 1), (0, 0), (1, 1), 1)
+    image, kernel = x[2:] or (1, 1), weight[2:] or (1, 1)
+    out_area = prod(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(image, kernel, stride, padding, dilation, strict=True)
+    )
+    layer = Layer(
+        samples=x[0],
+        channels=x[1],
+        height=image[0],
+        columns=image[1],
+        maps=weight[0],
+        out_area=out_area,
+        kernel=(kernel[0], kernel[1]),
+        padding=padding,
+        groups=groups,
+        wants_input=wants_input,
+        channels_last=channels_last,
+    )
+    sparse = sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads)
+    return sparse < dense_cost(layer, threads=threads)
