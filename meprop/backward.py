@@ -80,7 +80,8 @@ def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None =
     if layer.backend == "masked" or layer.rule is None or not kernels.supports(x, weight):
         return False
     threads = torch.get_num_threads()
-    return pays(x, weight, sliding, layer.rule.ratio, x.requires_grad, threads)
+    both = x.requires_grad and layer.rule.only is None
+    return pays(x, weight, sliding, layer.rule.ratio, both, threads)
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
@@ -180,33 +181,57 @@ def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
 
 def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
+    wants_bias = ctx.needs_input_grad[2]
+    thinned, full = _sides(ctx)
     stride, padding, dilation, groups = ctx.sliding
-    if _goes_sparse(ctx.layer, grad, x, weight, wants_x, padding, groups):
-        sliding = ctx.sliding._asdict()
-        return _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
-    chosen = top(ctx.layer, grad)
-    summed = _for_bias(ctx.layer, grad, chosen)
-    at_once = wants_bias and (ctx.layer.rule is None or ctx.layer.rule.bias == "sparse")
-    dx, dw, db = torch.ops.aten.convolution_backward(
-        chosen, x, weight, [weight.shape[0]] if at_once else None, stride, padding, dilation,
-        False, [0, 0], groups, [wants_x, wants_weight, at_once],
-    )  # fmt: skip
-    return [dx, dw, summed.sum((0, 2, 3)) if wants_bias and not at_once else db]
+
+    def by_torch(grad: Tensor, needs: tuple[bool, bool], bias: bool = False) -> Any:
+        return torch.ops.aten.convolution_backward(
+            grad, x, weight, [weight.shape[0]] if bias else None, stride, padding, dilation,
+            False, [0, 0], groups, [*needs, bias],
+        )  # fmt: skip
+
+    if _goes_sparse(ctx.layer, grad, x, weight, thinned, padding, groups):
+        needs, sliding = (*thinned, wants_bias), ctx.sliding._asdict()
+        dx, dw, db = _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
+    else:
+        chosen = top(ctx.layer, grad) if any(thinned) else grad
+        summed = _for_bias(ctx.layer, grad, chosen)
+        at_once = wants_bias and summed is chosen
+        dx, dw, db = by_torch(chosen, thinned, at_once) if any(thinned) or at_once else (None,) * 3
+        db = summed.sum((0, 2, 3)) if wants_bias and not at_once else db
+    if any(full):
+        others = by_torch(grad, full)
+        dx, dw = (others[0] if full[0] else dx), (others[1] if full[1] else dw)
+    return [dx, dw, db]
 
 
 def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
-    wants_x, wants_weight, wants_bias = needs = ctx.needs_input_grad[:3]
+    wants_bias = ctx.needs_input_grad[2]
+    thinned, full = _sides(ctx)
     rows, inputs = (t.reshape(t.shape[:-1].numel(), t.shape[-1]) for t in (grad, x))
-    if _goes_sparse(ctx.layer, rows, inputs, weight, wants_x):
+    dx = dw = db = None
+    if _goes_sparse(ctx.layer, rows, inputs, weight, thinned):
+        needs = (*thinned, wants_bias)
         dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
+        sides = [(rows, full)]
     else:
-        chosen = top(ctx.layer, rows)
-        dx = chosen @ weight.conj() if wants_x else None
-        dw = chosen.T @ inputs.conj() if wants_weight else None
+        chosen = top(ctx.layer, rows) if any(thinned) else rows
         db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
+        sides = [(chosen, thinned), (rows, full)]
+    for given, (for_x, for_weight) in sides:
+        dx = given @ weight.conj() if for_x else dx
+        dw = given.T @ inputs.conj() if for_weight else dw
     return [None if dx is None else dx.reshape(x.shape), dw, db]
+
+
+def _sides(ctx: Any) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
+    """Which of the input's and the weight's gradient are formed from what is selected; from all."""
+    wants_x, wants_weight = ctx.needs_input_grad[:2]
+    only = None if ctx.layer.rule is None else ctx.layer.rule.only
+    thinned = wants_x and only != "weight", wants_weight and only != "input"
+    return thinned, (wants_x and not thinned[0], wants_weight and not thinned[1])
 
 
 def _goes_sparse(
@@ -214,11 +239,11 @@ def _goes_sparse(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
-    wants_x: bool,
+    thinned: tuple[bool, bool],
     padding: tuple[int, int] = (0, 0),
     groups: int = 1,
 ) -> bool:
-    if layer.backend == "masked" or layer.passes_all() or not weight.numel():
+    if layer.backend == "masked" or layer.passes_all() or not weight.numel() or not any(thinned):
         return False
     if not kernels.supports(grad, x, weight):
         return False
@@ -229,7 +254,7 @@ def _goes_sparse(
         rule=layer.rule,
         padding=padding,
         groups=groups,
-        wants_input=wants_x,
+        wants_input=all(thinned),  # one side alone costs about the same, whichever it is
         threads=torch.get_num_threads(),
     )
     layer.rest(unless=sparse or layer.rule is not None)

@@ -253,6 +253,8 @@ class GradientTopK(Selecting):
     def __init__(self, rule: TopK, history: str = "slot", in_eval: str = "select") -> None:
         if rule is None:
             raise ValueError("GradientTopK: rule must be a TopK, got None")
+        if rule.only is not None:
+            raise ValueError(f"GradientTopK: has no weights, so only={rule.only!r} has no effect")
         super().__init__(rule=rule, history=history, in_eval=in_eval)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from numbers import Real
 from typing import TypeGuard
@@ -10,6 +10,7 @@ from typing import TypeGuard
 SCOPES = ("map", "sample", "layer", "mixed", "unified")
 PICKS = ("top", "random", "unbiased", "centred")
 BIASES = ("full", "sparse")
+ONLY = ("weight", "input")
 
 
 def check_choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -51,6 +52,8 @@ class TopK:
         with the mean of what is selected of a map taken from it, for a batch normalisation above
         passes back gradients that sum to zero. See `thin`.
     bias: the bias gradient is summed over the `full` gradient or over the `sparse` one.
+    only: `weight`: what is selected forms the weight gradient alone, and all gradients pass on to
+        the layer below; `input`: the other way round. `None`, the paper's: it forms both.
 
     >>> TopK(0.05).k(1000)
     50
@@ -61,6 +64,7 @@ class TopK:
     scope: str = "map"
     pick: str = "top"
     bias: str = "full"
+    only: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_ratio("TopK", "ratio", self.ratio)
@@ -71,6 +75,8 @@ class TopK:
         check_choice("TopK", "scope", self.scope, SCOPES)
         check_choice("TopK", "pick", self.pick, PICKS)
         check_choice("TopK", "bias", self.bias, BIASES)
+        if self.only is not None:
+            check_choice("TopK", "only", self.only, ONLY)
         if self.pick == "unbiased" and (self.decay > 0 or self.scope == "unified"):
             raise ValueError(
                 "TopK: pick='unbiased' weighs each entry by its own magnitude, so decay must be 0 "

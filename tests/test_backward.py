@@ -18,6 +18,8 @@ RULES = [
     TopK(0.1, scope="mixed", decay=0.3),
     TopK(0.1, scope="layer"),
     TopK(0.1, pick="random"),
+    TopK(0.1, only="weight"),
+    TopK(0.1, decay=0.6, bias="sparse", only="input"),
 ]
 
 
@@ -165,3 +167,35 @@ def test_a_history_from_a_batch_of_one_starts_anew():
         for model in (layer, masked):
             model(x).square().sum().backward()
         assert torch.equal(layer.run_grad, masked.run_grad)
+
+
+@pytest.mark.parametrize("backend_", ["masked", "sparse"])
+@pytest.mark.parametrize(
+    "make", [lambda **k: Conv2d(3, 8, 3, **k), lambda **k: Linear(12, 20, **k)]
+)
+def test_one_side_alone_is_selected_and_the_other_is_torchs(make, backend_):
+    torch.manual_seed(0)
+    layer = make(backend=backend_)
+    layer.rule = None
+    full = step(layer, 0)
+    layer.rule = TopK(0.1)
+    both = step(layer, 0)
+    for only, other in (("weight", "input"), ("input", "weight")):
+        layer.rule = TopK(0.1, only=only)
+        found = step(layer, 0)
+        assert close(found[only], both[only]) and not close(found[only], full[only], 1e-2)
+        assert close(found[other], full[other]) and not close(found[other], both[other], 1e-2)
+        assert close(found["bias"], full["bias"])
+
+
+def test_nothing_is_selected_for_a_side_that_nobody_wants():
+    layer = Conv2d(3, 8, 3, rule=TopK(0.1, decay=0.6, only="input"))
+    with watch(layer) as seen:
+        layer(torch.rand(2, 3, 8, 8)).sum().backward()  # images need no gradient
+    assert layer.run_grad is None
+    assert layer.weight.grad is not None and seen[""].after is None
+
+
+def test_only_names_a_side():
+    with pytest.raises(ValueError, match="only must be one of 'weight', 'input', got 'bias'"):
+        TopK(0.1, only="bias")

@@ -12,6 +12,7 @@ def test_defaults_are_the_papers():
         "scope": "map",
         "pick": "top",
         "bias": "full",
+        "only": None,
     }
 
 

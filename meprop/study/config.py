@@ -13,7 +13,7 @@ import pydantic.dataclasses
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
 from meprop.layers import BACKENDS, HISTORIES
-from meprop.rule import BIASES, PICKS, SCOPES, TopK
+from meprop.rule import BIASES, ONLY, PICKS, SCOPES, TopK
 from meprop.selection import SCOPES_OF
 from meprop.study.contenders import CONTENDERS
 from meprop.study.data import DATASETS
@@ -41,6 +41,7 @@ _Dataset = Annotated[str, OneOf(DATASETS)]
 _Scope = Annotated[str, OneOf(SCOPES)]
 _Pick = Annotated[str, OneOf(PICKS)]
 _Bias = Annotated[str, OneOf(BIASES)]
+_Only = Annotated[str, OneOf(ONLY)]
 _Layers = Annotated[
     tuple[Annotated[str, OneOf(LAYERS)], ...],
     Field(strict=False),  # a list too
@@ -56,7 +57,7 @@ _Optimizer = Annotated[str, OneOf(OPTIMIZERS)]
 _Schedule = Annotated[str, OneOf(SCHEDULES)]
 
 # What is selected, and what only the paper's network has
-_SELECTION = ("decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at")
+_SELECTION = ("decay", "scope", "pick", "bias", "only", "sparse_layers", "history", "select_at")
 _PAPERS = ("sparse_layers", "select_at", "activation", "dropout")
 
 
@@ -99,6 +100,7 @@ class Config:
     optimizer: _Optimizer = "adam"  # adam | sgd (momentum 0.9, weight decay 0.0005)
     schedule: _Schedule = "constant"  # constant | onecycle (lr is its peak)
     augment: bool = False  # shift and mirror the training images
+    only: _Only | None = None  # select for one side's gradient alone: weight | input
     train_eval: bool = False  # try each epoch's network on the first 10,000 training images too
 
     def __post_init__(self) -> None:
@@ -127,6 +129,8 @@ class Config:
             )
         if self.select_at == "bn" and not self.batch_norm:
             raise ValueError("select_at='bn' needs batch_norm=True")
+        if self.select_at == "bn" and self.only is not None:
+            raise ValueError(f"only={self.only!r} has no effect with select_at='bn'")
         if self.select_at == "bn" and "fc2" in self.sparse_layers:
             raise ValueError("select_at='bn', but 'fc2' in sparse_layers has no BN above it")
         if self.select_at == "bn" and self.bias == "sparse":
@@ -188,7 +192,7 @@ class Config:
         """The selection rule, or None for exact gradients and for a contender's."""
         if self.ratio is None or self.contender is not None:
             return None
-        return TopK(self.ratio, self.decay, self.scope, self.pick, self.bias)
+        return TopK(self.ratio, self.decay, self.scope, self.pick, self.bias, self.only)
 
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Config)}

@@ -21,6 +21,7 @@ _WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
     },
     "pick": {"top": "largest", "random": "random", "unbiased": "unbiased", "centred": "centred"},
     "bias": {"full": "full bias gradient", "sparse": "selected bias gradient"},
+    "only": {"weight": "weight gradient only", "input": "input gradient only"},
     "sparse_layers": " + ".join,
     "history": {"slot": "memory per slot", "position": "memory per position"},
     "select_at": {"conv": "below BN", "bn": "above BN"},
@@ -47,7 +48,7 @@ def words(config: Config, names: Sequence[str]) -> list[str]:
 
 # What a title says of a run, the ratio always and the others where they are not the default.
 _TITLE = (
-    *("ratio", "decay", "scope", "pick", "bias", "sparse_layers", "history", "select_at"),
+    *("ratio", "decay", "scope", "pick", "bias", "only", "sparse_layers", "history", "select_at"),
     *("contender", "batch_norm", "activation", "dropout", "network", "dataset", "train_size"),
 )
 
