@@ -70,12 +70,21 @@ YOUNGER = {
 }
 
 
-def test_to_dict_leaves_out_only_what_is_younger_than_the_records_and_at_its_default():
-    first = [field.name for field in fields(Config) if field.name not in YOUNGER]
+def test_to_dict_leaves_out_just_what_is_younger_than_the_records_and_at_its_default():
+    first = [field.name for field in fields(Config) if field.name not in (*YOUNGER, "only")]
     assert list(Config().to_dict()) == first
     config = Config(ratio=0.2, batch_norm=True, **YOUNGER)
     assert list(config.to_dict()) == [*first, *YOUNGER]
     assert Config.from_dict(config.to_dict()) == config
+
+
+def test_only_is_younger_too_and_refused_where_it_has_no_effect():
+    assert "only" not in Config(ratio=0.2).to_dict()
+    config = Config(ratio=0.2, only="weight")
+    assert config.to_dict()["only"] == "weight" and config.rule.only == "weight"
+    for others in ({}, {"ratio": 0.2, "batch_norm": True, "select_at": "bn"}):
+        with pytest.raises(ValueError, match="only='weight' has no effect"):
+            Config(only="weight", **others)
 
 
 def test_the_digests_of_committed_records_are_what_they_were():
