@@ -12,29 +12,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from meprop.study import _papermill
 from meprop.study.experiments import ROOT, Experiments, ExperimentsError, Run, load
 from meprop.study.labels import run_title
 from meprop.study.paper import paper
-from meprop.study.pipeline import (
-    alone,
-    draft,
-    find,
-    last_line,
-    parameters,
-    resources,
-    snakemake,
-    train,
-)
+from meprop.study.pipeline import alone, draft, find, resources, snakemake, train, why
 from meprop.study.settings import nearest
 
 FOLDER = Path("notebooks")
@@ -159,11 +148,8 @@ def pages() -> list[Page]:
 
 def run_pages() -> list[Page]:
     """The runs whose notebooks are part of the repository, as far as they are done."""
-    return [
-        run_page(run)
-        for run in _runs()
-        if run.notebook.is_relative_to(FOLDER) and find(run)[0] is not None
-    ]
+    done = [run for run in _runs() if run.committed and find(run)[0] is not None]
+    return [run_page(run) for run in done if run.notebook.is_relative_to(FOLDER)]
 
 
 def run_page(run: Run) -> Page:
@@ -190,7 +176,8 @@ def _links(run: Run) -> str:
 def training(run: Run) -> dict[str, Any]:
     """What `_papermill.py` is told to train a run, whose page is then up to date."""
     record = draft(run).with_suffix(".json").as_posix()
-    own = {"parameters": parameters(run), "records": {run.record.as_posix(): record}}
+    parameters = run.config.to_dict() | {"record": record, "checkpoint": "auto"}
+    own = {"parameters": parameters, "records": {run.record.as_posix(): record}}
     return run_page(run).specification() | own
 
 
@@ -220,22 +207,6 @@ def _page(
         return Page(source, source, {}, title, reads, declared)
     path = FOLDER / "pages" / f"{name}.ipynb"
     return Page(source, path, parameters, title, reads, declared)
-
-
-def execute(page: Page, target: Path) -> None:
-    """Execute a page into the file `target`; an `ExperimentsError` says what failed.
-
-    For one page by itself, as tests want it: the Snakefile does the same for many.
-    """
-    with TemporaryDirectory() as folder:
-        specification, made = Path(folder, "page.json"), Path(folder, "page.ipynb")
-        specification.write_text(json.dumps(page.specification()), encoding="utf-8")
-        command = [sys.executable, "-P", _papermill.__file__, str(specification), str(made)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise ExperimentsError(f"{page.path}: {last_line(done.stderr)}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, target)
 
 
 def book_pages() -> list[Page]:
@@ -271,6 +242,7 @@ def refresh(names: Sequence[str] = (), every: bool = False, cores: int | None = 
 
 def build() -> int:
     """Build the book from the committed pages; those that are out of date are executed for it."""
+    run_pages()  # a damaged record ends it at once
     if code := train(["quick"]):
         return code
     with alone(["pages"]):
@@ -286,11 +258,7 @@ def _execute(chosen: list[Page], targets: list[str], options: list[str]) -> int:
         return 130
     missing = [page for page in chosen if not (ROOT / page.draft).is_file()]
     for page in missing:
-        why = f"it was not started (log: {log})"
-        if (ROOT / page.log).exists():
-            said = (ROOT / page.log).read_text(encoding="utf-8", errors="replace")
-            why = f"{last_line(said)} (log: {page.log})"
-        print(f"Failed: {page.path}: {why}", file=sys.stderr)
+        print(f"Failed: {page.path}: {why(page.log, log)}", file=sys.stderr)
     if missing or all((ROOT / target).is_file() for target in targets):
         return 1 if missing else 0
     print(f"Failed: {INDEX}: see above, and {log}", file=sys.stderr)
