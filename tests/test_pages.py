@@ -141,7 +141,7 @@ def test_so_does_a_missing_and_a_new_one(clone):
     content = path.read_bytes()
     path.unlink()
     studies = {page.name for page in pages.pages() if page.notebook.stem == "04-ablations"}
-    assert out_of_date() == studies | {"06-claims", "09-runs", "10-status"}
+    assert out_of_date() == studies | {"06-claims", "09-runs", "10-status", "scope-mixed-s0"}
     path.write_bytes(content)
     assert not out_of_date()
 
@@ -175,7 +175,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "_runs", lambda: [run, *others])
     studies = {"ours": ["sparse"], "another": ["missing"]}
     made = [
-        pages.Page(Path("a"), Path(f"{name}.ipynb"), declared={"name": name, "runs": runs})
+        pages.Page(Path("a"), Path(f"{name}.ipynb"), declared=[{"name": name, "runs": runs}])
         for name, runs in studies.items()
     ]
     monkeypatch.setattr(pages, "_made", lambda: made)

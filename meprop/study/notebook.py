@@ -79,6 +79,15 @@ def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number | Pa
         raise mistake(error, lambda _: allowed, "parameter") from None
 
 
+def glue(topic: str, numbers: Mapping[str, Any]) -> None:
+    """Give numbers and words to the text of the book, as `topic-name`."""
+    import myst_nb  # type: ignore[import-untyped] # here, because it takes long to import
+
+    for name, value in numbers.items():
+        plain = value if isinstance(value, str | int) else round(float(value), 6)
+        myst_nb.glue(f"{topic}-{name}", plain, display=False)
+
+
 def checked(namespace: Mapping[str, Any]) -> Config:
     """The configuration that a notebook's parameters make: `checked(globals())`.
 

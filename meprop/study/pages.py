@@ -31,6 +31,8 @@ FOLDER = Path("notebooks")
 TIMED = ("05-speed", "08-your-model")
 # Made anew whenever the book is built: it compares the reader's own machine.
 OWN_MACHINE = "07-quick"
+# Studies that show no difference share a page.
+SHARED = ("decay", "pick", "bias", "layers", "history")
 INDEX = "_build/html/index.html"  # of the book
 
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
@@ -164,11 +166,18 @@ def _links(run: Run) -> str:
     """Where a run comes from and what it is used for (Markdown)."""
     links = {"Record": run.record}
     for page in _made():
-        if page.declared is None:  # a table, whose records have its name
-            if any(run.record.match(pattern) for pattern in page.reads):
-                links[str(page.title).partition(":")[0]] = page.path
-        elif run.name in page.declared["runs"]:
-            links[f"Study: {page.declared['name']}"] = page.path
+        named = any(run.record.match(pattern) for pattern in page.reads)
+        if page.declared is None and named:  # a table, whose records have its name
+            links[str(page.title).partition(":")[0]] = page.path
+        for study in page.declared or ():
+            if run.name in study["runs"]:
+                links[f"Study: {study['name']}"] = page.path
+    links |= {
+        f"Seed {other.seed}": other.record
+        for other in _runs()
+        if (other.suite, other.name) == (run.suite, run.name) and other.seed != run.seed
+        if (ROOT / other.record).is_file()
+    }
     links |= {"Claims": FOLDER / "06-claims.ipynb", "All runs": FOLDER / "09-runs.ipynb"}
     return " · ".join(f"[{text}](/{path.as_posix()})" for text, path in links.items())
 
@@ -187,10 +196,14 @@ def _made() -> Iterator[Page]:
         title = f"{its['where']}: accuracy {its['about']}"
         records = f"results/paper/table{number}-*.json"
         yield _page("03-tables", f"table{number}", title, (records,), table=number)
-    for study in _experiments(ROOT / "experiments.yml").studies.values():
-        records = f"results/{study.suite}/*.json"  # all of them: the spread is pooled
-        name, its = f"ablation-{study.name}", asdict(study)
-        yield _page("04-ablations", name, study.about, (records,), its, study=study.name)
+    studies = _experiments(ROOT / "experiments.yml").studies
+    alone = {name: [study] for name, study in studies.items() if name not in SHARED}
+    shared = [studies[name] for name in SHARED if name in studies]
+    for name, its in (alone | ({"others": shared} if shared else {})).items():
+        title = its[0].about if name != "others" else "What makes no visible difference"
+        records = f"results/{its[0].suite}/*.json"  # all of them: the spread is pooled
+        declared = [asdict(study) for study in its]
+        yield _page("04-ablations", f"ablation-{name}", title, (records,), declared, study=name)
 
 
 def _page(
