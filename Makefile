@@ -8,8 +8,9 @@ PYTHON ?= python$(python_version) python3 python
 TORCH_INDEX ?=
 # Port of `make serve`.
 PORT ?= 8000
-# For make reproduce: configurations and seeds, such as ONLY=table2-k05-d06 SEEDS="0 1" (default: all),
-# and a folder of profiles/, such as PROFILE=slurm (default: this machine).
+# For make reproduce: suites, configurations and seeds, such as SUITES=paper ONLY=table2-k05-d06
+# SEEDS="0 1" (default: all), and a folder of profiles/, such as PROFILE=slurm (default: this machine).
+SUITES ?=
 ONLY ?=
 SEEDS ?=
 PROFILE ?=
@@ -34,11 +35,11 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	@echo "The book is ready: _build/html/index.html"
 
 .PHONY: reproduce
-reproduce: .venv/made-from ## Train what is missing at the scale of the paper: hours, resumable (ONLY= SEEDS= PROFILE=)
+reproduce: .venv/made-from ## Train what is missing at the scale of the paper: hours, resumable (SUITES= ONLY= SEEDS= PROFILE=)
 	@# A misspelt name would be ignored, and everything trained.
-	$(foreach name,SEED seed seeds only profile,$(if $(findstring command,$(origin $(name))),$(error \
-		make reproduce: no $(name)=; there are ONLY=, SEEDS= and PROFILE=)))
-	$(bin)/python -m meprop run paper ablation $(if $(ONLY),--only '$(ONLY)') \
+	$(foreach name,SEED seed seeds only profile SUITE suite suites,$(if $(findstring command,$(origin $(name))),$(error \
+		make reproduce: no $(name)=; there are SUITES=, ONLY=, SEEDS= and PROFILE=)))
+	$(bin)/python -m meprop run $(SUITES) $(if $(ONLY),--only '$(ONLY)') \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(PROFILE),--profile '$(PROFILE)') $(ARGS)
 
 .PHONY: notebooks
@@ -66,6 +67,8 @@ lab: .venv/made-from ## Open JupyterLab on the notebooks
 .PHONY: serve
 serve: .venv/made-from ## Show the book at http://127.0.0.1:8000 (PORT=... for another port)
 	@test -f _build/html/index.html || $(MAKE) book
+	@! (exec 3<> /dev/tcp/127.0.0.1/$(PORT)) 2> /dev/null || \
+		{ echo 'make serve: port $(PORT) is taken; name another one, such as PORT=8001' >&2; exit 2; }
 	$(bin)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 # These stay as they are in requirements.lock until edited there by hand: torch and torchvision belong

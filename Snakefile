@@ -63,9 +63,12 @@ rule train:
         runtime=of(lambda run: max(15, run.cost // 8000)),
     shell:
         """
-        # Whoever reads what is said here may be gone: that ends no run.
+        # Whoever reads what is said here may be gone: that ends no run. On a terminal it takes the
+        # place of the lines that show the progress.
         trap '' PIPE
-        say() {{ echo "$@" 2> /dev/null || true; }}
+        say() {{ {{ [ ! -t 1 ] || printf '\\r\\033[J'; echo "$@"; }} 2> /dev/null || true; }}
+        fail() {{ say "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
+        trap 'rm -f {params.draft}.progress' EXIT
         mkdir -p $(dirname {params.draft} {params.notebook})
         # Held until this shell and papermill are gone. A run that a killed pipeline left behind is
         # waited for, and not done twice if it came to its end.
@@ -73,14 +76,14 @@ rule train:
         {params.python:q} -IS -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
         if [ -e {output} ]; then exit 0; fi
         say "started   {params.id}"
-        printf '%s' {params.specification:q} > {params.draft}.page
         : > {params.draft}.log
-        PYTHONSTARTUP=meprop/study/_startup.py MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log \
-            {params.python:q} -P meprop/study/_papermill.py {params.draft}.page {params.draft}.ipynb \
-            >> {params.draft}.log 2>&1 ||
-            {{ say "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
-        mv {params.draft}.ipynb {params.notebook}
-        mv {params.draft}.json {output}
+        {{
+            printf '%s' {params.specification:q} > {params.draft}.page &&
+            PYTHONSTARTUP=meprop/study/_startup.py MEPROP_OWNER=$PPID MEPROP_LOG={params.draft}.log \
+                {params.python:q} -P meprop/study/_papermill.py {params.draft}.page {params.draft}.ipynb &&
+            mv {params.draft}.ipynb {params.notebook} &&
+            mv {params.draft}.json {output}
+        }} >> {params.draft}.log 2>&1 || fail
         say "finished  {params.id}, after $SECONDS s"
         """
 

@@ -5,6 +5,17 @@
 >>> model = convert(nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU()), TopK(ratio=0.05))
 """
 
+import signal
+import sys
+
+# python -m meprop: stopped while torch is imported, it ends without a traceback.
+if (
+    sys.argv[:1] == ["-m"]
+    and "meprop" in sys.orig_argv
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 from meprop import schedule
 from meprop.conversion import convert, exact, recipe, revert
 from meprop.history import history_state, load_history_state

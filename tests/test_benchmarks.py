@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkout import execute
 from torch import nn
 
 import benchmarks
@@ -23,7 +24,7 @@ from benchmarks.clock import WARM_UP, Contender, Timing, measure
 from benchmarks.results import Row, cores, load, rows_of
 from meprop import TopK, convert, revert, select
 from meprop.study import PaperCNN
-from meprop.study.pages import Page, execute
+from meprop.study.pages import Page
 
 MODULES = ["case", "clock", "gradients", "layers", "networks", "results", "suite"]
 

@@ -1,10 +1,10 @@
 import hashlib
 import io
 import os
-import pickle
 import subprocess
 import sys
 import time
+from select import select
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_nothing_there(tmp_path):
 
 def test_it_is_replaced_whole(path, monkeypatch):
     def power_cut(*_):
-        raise OSError("power cut")
+        raise OSError(5, "power cut")
 
     monkeypatch.setattr(os, "replace", power_cut)
     with pytest.raises(OSError, match="power cut"):
@@ -45,24 +45,14 @@ def test_it_is_replaced_whole(path, monkeypatch):
     assert torch.equal(load(path, CONFIG)["weights"], STATE["weights"])
 
 
-def truncate(content):
-    return content[: len(content) // 2]
-
-
-def empty(content):
-    return b""
-
-
 def flip(content):
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
 
-def other_kind(content):
-    return b"something else\n"
-
-
-@pytest.mark.parametrize("damage", [truncate, empty, flip, other_kind])
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[: len(c) // 2], lambda c: b"", flip, lambda c: b"something else\n"]
+)
 def test_a_damaged_one_starts_over_with_a_warning(path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.warns(UserWarning, match=r"run\.pt: damaged checkpoint, starting from the begin"):
@@ -76,23 +66,44 @@ def test_other_code_is_refused(path, monkeypatch):
 
 
 def test_another_configuration_is_refused(path):
-    with pytest.raises(CheckpointError, match=r"run\.pt: .*another configuration; delete it"):
+    with pytest.raises(CheckpointError, match=r"another configuration \(epochs 2\); delete it"):
         load(path, Config(dataset="digits", ratio=0.05, epochs=3))
 
 
-def test_it_runs_no_code(path, tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "evil"), "w"))
+class Evil:
+    def __init__(self, path):
+        self.path = str(path)
 
-    content = io.BytesIO()
-    torch.save({"config": Evil()}, content)
-    payload = content.getvalue()
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+@pytest.mark.parametrize(
+    "content", [Evil, lambda _: 3, lambda _: {"config": {}}, lambda _: {"config": {"ratoi": 1}}]
+)
+def test_foreign_content_is_refused_and_runs_no_code(path, tmp_path, content):
+    written = io.BytesIO()
+    torch.save(content(tmp_path / "evil"), written)
+    payload = written.getvalue()
     header = checkpoint.MAGIC + hashlib.sha256(payload).hexdigest().encode()
     path.write_bytes(header + b"\n" + payload)
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(
+        CheckpointError, match=r"run\.pt: holds something else .*delete it"
+    ) as error:
         load(path, CONFIG)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "evil").exists()
+
+
+def test_what_is_no_file_and_what_cannot_be_one(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load(tmp_path, CONFIG)
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(CheckpointError, match=r"file.*XDG_CACHE_HOME"),
+        held(tmp_path / "file/a.pt"),
+    ):
+        pass
 
 
 def test_the_usual_place(monkeypatch, tmp_path):
@@ -117,30 +128,37 @@ with held(Path(sys.argv[1])):
 """
 
 
-def test_two_processes_do_not_do_the_same_work(tmp_path):
+def test_a_second_process_waits_for_the_first(tmp_path, capsys):
     path = tmp_path / "deep" / "run.pt"
     command = [sys.executable, "-c", HOLDER, path]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "held\n"
-        with pytest.raises(CheckpointError, match=r"run\.pt: another process"), held(path, 0):
-            pass
-        other.kill()
-        other.wait()
-        # The dead hold nothing.
-        with held(path):
-            pass
-    save(path, CONFIG, STATE)
-    discard(path)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with (
+        subprocess.Popen(command, text=True, **pipes) as first,
+        subprocess.Popen(command, text=True, **pipes) as second,
+    ):
+        # Either may be the first.
+        ready = select([first.stdout, second.stdout], [], [], 60)[0]
+        holder, waits = (first, second) if first.stdout in ready else (second, first)
+        assert holder.stdout.readline() == "held\n"
+        assert waits.stderr.readline().startswith("Waiting: another process trains this run (")
+        assert not select([waits.stdout], [], [], 0)[0]
+        # It drops the checkpoint and the lock, or dies: the dead hold nothing.
+        save(path, CONFIG, STATE)
+        discard(path)
+        holder.kill()
+        assert waits.stdout.readline() == "held\n"
+        waits.stdin.write("\n")
+        waits.stdin.close()
+        waits.wait()
     discard(path)
     assert not list(path.parent.iterdir())
 
 
-def test_a_glance_at_the_lock_stops_nobody(tmp_path, monkeypatch):
+def test_a_glance_at_the_lock_stops_nobody(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.pt"
     glance = FileLock(checkpoint._lock_file(path))
     glance.acquire()
     monkeypatch.setattr(time, "sleep", lambda _: glance.release())  # while `held` waits
     with held(path):
         assert not glance.is_locked
+    assert capsys.readouterr().err == ""

@@ -177,15 +177,15 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({**K05, "sparse_layers": []}, "sparse_layers is empty"),
         ({**K05, "sparse_layers": ["conv1", "conv1"]}, "sparse_layers names a layer twice"),
         ({**K05, "sparse_layers": ["conv3"]}, "each of sparse_layers must be 'conv1', 'conv2'"),
-        ({**K05, "history": "position"}, "history='position' needs a decay greater than 0"),
-        ({**K05, "select_at": "bn"}, "select_at='bn' needs batch_norm=True"),
+        ({**K05, "history": "position"}, "history='position' has no effect without a decay"),
+        ({**K05, "select_at": "bn"}, "select_at='bn' needs a BN"),
         (
             {**K05, "select_at": "bn", "batch_norm": True, "bias": "sparse"},
             "bias='sparse' has no effect with select_at='bn'",
         ),
         (
             {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
-            "'fc2' in sparse_layers has no BN above it",
+            "select_at='bn' needs a BN: ",
         ),
         ({"epochs": 0}, "epochs must be in [1, 1000000000], got 0"),
         ({"epochs": True}, "epochs must be a whole number, got True"),

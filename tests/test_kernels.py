@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -260,14 +259,23 @@ def test_selects_the_same_in_layers_of_full_size(shape, layout):
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_a_bound_guessed_too_high_is_corrected(layout, monkeypatch):
-    from meprop.kernels import _guess
+    from meprop.kernels import _driver, _plan
 
-    def too_high(*args: int) -> None:
-        groups, low = 3, args[15]
-        for group in range(groups):
-            ctypes.c_int32.from_address(low + 4 * group).value = 0x7F000000
+    bounds = torch.full((3,), 0x7F000000, dtype=torch.int32)
 
-    monkeypatch.setattr(_guess, "guess", too_high)
+    def without_guess(*args: Any) -> _plan.Layout:
+        layout = _plan.layout_of(*args)
+        job = layout.job.clone()
+        job[_plan.FIELDS.index("guess_tasks")] = 0
+        return layout._replace(job=job)
+
+    def too_high(*args: int) -> int:
+        bounds.fill_(0x7F000000)
+        return whole(*args[:6], bounds.data_ptr(), *args[7:])
+
+    whole = _driver.run
+    monkeypatch.setattr(_driver, "layout_of", without_guess)
+    monkeypatch.setattr(_driver, "run", too_high)
     rule, ours, theirs = TopK(0.1, decay=0.5), None, None
     for _ in range(2):
         grad = lay_out(torch.randn(4, 3, 20, 20), layout)
@@ -275,6 +283,7 @@ def test_a_bound_guessed_too_high_is_corrected(layout, monkeypatch):
         found, ours = kernels.select(grad, rule, ours)
         assert torch.equal(found, expected)
         assert same(ours, theirs)  # updated once, not once per scan
+        assert not bounds.any()
 
 
 def case(samples: int = 6) -> tuple[Tensor, Tensor, Tensor, dict]:
@@ -482,7 +491,6 @@ def test_memory_is_given_back(threads, monkeypatch):
     from meprop.kernels import _threads
 
     torch.set_num_threads(threads)
-    monkeypatch.setattr(_threads, "_pool", ThreadPoolExecutor(1))
     grad, x, weight, slide = case(16)
     rule = TopK(0.05, decay=0.5)
     before, past = held(), torch.zeros_like(grad)

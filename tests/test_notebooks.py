@@ -14,10 +14,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from checkout import execute
 
 from meprop.study.experiments import load
 from meprop.study.notebook import ParameterError
-from meprop.study.pages import Page, execute, pages
+from meprop.study.pages import Page, pages
 from meprop.study.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]

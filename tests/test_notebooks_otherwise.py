@@ -5,9 +5,10 @@ from fnmatch import fnmatchcase
 
 import nbformat
 import pytest
+from checkout import execute
 
 from meprop.study.experiments import ROOT
-from meprop.study.pages import FOLDER, Page, execute, pages
+from meprop.study.pages import FOLDER, Page, pages
 
 # What a kernel does first here: it writes down which files of the repository it opens.
 LISTEN = """\

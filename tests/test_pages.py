@@ -14,9 +14,11 @@ import synthetic
 from checkout import ROOT, Checkout
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from meprop.__main__ import main
 from meprop.study import _papermill, notebook, pages, pipeline
 from meprop.study.config import Config
 from meprop.study.experiments import Run, load
+from meprop.study.notebook import FILES
 from meprop.study.record import Record
 from meprop.study.training import train
 
@@ -126,12 +128,20 @@ def test_a_changed_record_concerns_the_pages_that_read_it(clone):
     assert not out_of_date()
 
 
+def test_a_damaged_record_is_named_and_not_missing(clone, capsys):
+    path = clone / "results/ablation/scope-mixed-s1.json"
+    path.write_text(path.read_text().replace("scope", "scopes", 1))
+    for command in ("notebooks", "book", "run"):
+        assert main([command]) == 2
+        assert f"git checkout -- {path}" in capsys.readouterr().err
+
+
 def test_so_does_a_missing_and_a_new_one(clone):
     path = clone / "results/ablation/scope-mixed-s1.json"
     content = path.read_bytes()
     path.unlink()
     studies = {page.name for page in pages.pages() if page.notebook.stem == "04-ablations"}
-    assert out_of_date() == studies | {"06-claims", "09-runs", "10-status"}
+    assert out_of_date() == studies | {"06-claims", "09-runs", "10-status", "scope-mixed-s0"}
     path.write_bytes(content)
     assert not out_of_date()
 
@@ -165,7 +175,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "_runs", lambda: [run, *others])
     studies = {"ours": ["sparse"], "another": ["missing"]}
     made = [
-        pages.Page(Path("a"), Path(f"{name}.ipynb"), declared={"name": name, "runs": runs})
+        pages.Page(Path("a"), Path(f"{name}.ipynb"), declared=[{"name": name, "runs": runs}])
         for name, runs in studies.items()
     ]
     monkeypatch.setattr(pages, "_made", lambda: made)
@@ -184,9 +194,9 @@ def test_runs_with_a_record_are_shown_from_it(run):
     assert found[:2] == ["/results/small/sparse-s0.json", "/ours.ipynb"]
     assert "/another.ipynb" not in found
     assert page.parameters["record"] == "results/small/sparse-s0.json"
-    parameters = {k: v for k, v in page.parameters.items() if k != "record"}
-    assert Config.from_dict(parameters) == run.config
-    assert json.loads(json.dumps(parameters)) == parameters, "plain values, for papermill"
+    for given in (page.parameters, json.loads(json.dumps(pages.training(run)))["parameters"]):
+        assert Config.from_dict({k: v for k, v in given.items() if k not in FILES}) == run.config
+    assert (given["record"], given["checkpoint"]) == ("_build/logs/small/sparse-s0.json", "auto")
 
 
 def test_a_run_is_shown_and_not_trained(run, monkeypatch):

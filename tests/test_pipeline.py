@@ -3,10 +3,12 @@
 Each run costs a few seconds of imports, so a test asks for as few of them as it can.
 """
 
-import json
 import os
 import random
+import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,7 +26,7 @@ from meprop.study import DataError, pipeline
 from meprop.study import checkpoint as checkpoints
 from meprop.study.config import Config
 from meprop.study.experiments import load
-from meprop.study.record import Record
+from meprop.study.record import Record, RecordError
 
 EXPERIMENTS = """\
 suites:
@@ -137,8 +139,6 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
     code, output = clone.meprop("run", "small", "--dry-run")
     assert code == 0
     assert output.splitlines() == [
-        "Does not count, so it is trained again: results/small/sparse-s0.json: of another "
-        "configuration than the declared one",
         "1 of 2 runs of small to train.",
         "  small/sparse-s0",
     ]
@@ -270,9 +270,18 @@ def made(*arguments):
 def test_what_make_trains():
     assert "-m meprop book\n" in made("book") and "run paper" not in made("book")
     picked = made("reproduce", "ONLY=table2-* table3-baseline", "SEEDS=0 1", "PROFILE=slurm")
-    command = "run paper ablation --only 'table2-* table3-baseline' --seeds 0 1 --profile 'slurm'"
+    command = "run --only 'table2-* table3-baseline' --seeds 0 1 --profile 'slurm'"
     assert command in " ".join(picked.split())
-    assert "no SEED=; there are ONLY=, SEEDS= and PROFILE=" in made("reproduce", "SEED=0")
+    one = made("reproduce", "SUITES=cifar10", "ONLY=dense")
+    assert "run cifar10 --only 'dense'" in " ".join(one.split())
+    assert "no SEED=; there are SUITES=, ONLY=, SEEDS= and PROFILE=" in made("reproduce", "SEED=0")
+
+
+def test_without_a_name_every_committed_suite_is_trained(capsys):
+    assert main(["run", "--dry-run"]) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    suites = [name for name, suite in load().suites.items() if suite.committed]
+    assert len(suites) == 5 and said.endswith(f" runs of {', '.join(suites)} to train.")
 
 
 def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):
@@ -299,14 +308,6 @@ def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
     assert "Diverged: paper/table2-k08-d0-s0, in epoch 2, step 5\n" in capsys.readouterr().out
 
 
-def test_parameters_are_a_whole_configuration():
-    (run,) = load().pick(["paper"], ["table3-k05-d06"], [2])
-    values = json.loads(json.dumps(pipeline.parameters(run)))
-    assert values.pop("record") == "_build/logs/paper/table3-k05-d06-s2.json"
-    assert values.pop("checkpoint") == "auto"
-    assert Config.from_dict(values) == run.config
-
-
 @pytest.fixture
 def one_run(tmp_path, monkeypatch):
     """A finished run in a folder of its own."""
@@ -321,15 +322,16 @@ def test_a_record_counts_only_whole_and_of_its_configuration(one_run):
     assert pipeline.find(run) == (None, "missing")
     record.save(path)
     assert pipeline.find(run) == (record, "")
-    path.write_text(path.read_text().replace('"finished"', '"diverged"'))
-    found, reason = pipeline.find(run)
-    assert found is None
-    assert "edited by hand" in reason
+    other = replace(record, config=replace(record.config, seed=1))
+    other.save(path)
+    assert "(seed 1)" in pipeline.find(run)[1]
     path.write_text("{")
-    assert "not a complete JSON file" in pipeline.find(run)[1]
-    other = json.loads(json.dumps(record.to_dict()))["config"] | {"seed": 1}
-    Record(**vars(record) | {"config": Config.from_dict(other)}).save(path)
-    assert "of another configuration" in pipeline.find(run)[1]
+    with pytest.raises(RecordError, match="git checkout"):
+        pipeline.find(run)
+    built = replace(run, committed=False)
+    (path.parents[2] / built.record).parent.mkdir(parents=True)
+    (path.parents[2] / built.record).write_text("{")
+    assert pipeline.find(built)[0] is None, "nobody can restore it"
 
 
 def test_every_committed_record_counts():
@@ -341,24 +343,30 @@ def test_every_committed_record_counts():
             assert pipeline.find(runs[path])[1] == "", path
 
 
-def test_what_does_not_count_makes_room(one_run):
+def test_what_does_not_count_makes_room(one_run, capsys):
     run, record, path = one_run
-    draft = path.parents[2] / pipeline.draft(run)
+    root = path.parents[2]
+    draft = (root / pipeline.draft(run)).with_suffix(".json")
     record.save(path)
-    record.save(draft.with_suffix(".json"))
+    record.save(draft)
     pipeline._prepare(run)
-    assert path.exists() and draft.with_suffix(".json").exists(), "both count"
-    path.write_text("{")
-    draft.with_suffix(".json").write_text("{")
+    assert path.exists() and draft.exists(), "both count"
+    other = replace(record, config=replace(record.config, seed=1))
+    other.save(path)
+    draft.write_text("{")
     pipeline._prepare(run)
-    assert not path.exists() and not draft.with_suffix(".json").exists()
-    assert draft.with_suffix(".old.json").read_text() == "{"
+    assert not path.exists() and not draft.exists()
+    # It may have taken hours: make clean leaves it, and the terminal says where it is.
+    (aside,) = root.rglob("table2-k08-d0-s0-*.json")
+    assert Record.load(aside) == other
+    assert aside.relative_to(root).as_posix() in capsys.readouterr().out
+    removed = re.findall(r"^\trm -rf (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert aside.relative_to(root).parts[0] not in " ".join(removed).split()
 
     # What other code drafted would not count either.
-    built = replace(run, committed=False)
-    record.save(draft.with_suffix(".json"))
-    pipeline._prepare(built)
-    assert not (path.parents[2] / pipeline.draft(built)).with_suffix(".json").exists()
+    record.save(draft)
+    pipeline._prepare(replace(run, committed=False))
+    assert not draft.exists()
 
 
 def test_what_is_built_is_of_the_present_code(one_run, monkeypatch):
@@ -390,3 +398,71 @@ def test_two_at_a_time_take_turns(tmp_path, monkeypatch):
     # Nobody holds it any more.
     with FileLock(tmp_path / "_build/locks/paper.lock", timeout=0):
         pass
+
+
+def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, capsys):
+    """Who is root may write anywhere; a file in place of a folder stops root too."""
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    shutil.copy(ROOT / "experiments.yml", tmp_path)
+    (tmp_path / "_build").touch()
+    assert main(["run", "quick"]) == 2
+    assert capsys.readouterr().err == f"{tmp_path / '_build/locks'}: Not a directory\n"
+    (tmp_path / "_build").unlink()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert main(["run", "quick"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{tmp_path / '_build/results/quick'}: no record can be written there\n"
+
+
+def test_progress_is_a_line_for_each_run_under_way(one_run, monkeypatch):
+    """On a terminal the lines are kept up to date, in place."""
+    run, _, path = one_run
+    other = replace(run, seed=1)
+    master, slave = os.openpty()
+    with os.fdopen(master, "rb", 0) as shown, os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        state = (path.parents[2] / run.log).with_suffix(".progress")
+        state.parent.mkdir(parents=True)
+        state.write_text("epoch 3/30: 10% [00:12<01:50]")
+        with pipeline.progress([run, other]):
+            first = shown.read(1000)
+            state.write_text("epoch 4/30: 13% [00:16<01:46]")
+            second = shown.read(1000)
+        last = shown.read(1000)
+    clear, up = b"\r\x1b[J", b"\x1b[A"
+    assert first.startswith(clear + b"paper/table2-k08-d0-s0  epoch 3/30: 10% [00:12<01:50]")
+    assert b"epoch 4/30" in second and first.endswith(up) and second.count(b"\n") == 1
+    assert last.endswith(clear)
+
+
+@pytest.mark.parametrize("missing", ["pydantic", "filelock"])
+def test_without_the_studys_packages_the_way_out_is_said(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from meprop.__main__ import main; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}sys.exit(main(['status']))"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "pip install 'meprop[study]'" in done.stderr and "checkout" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_stopped_at_once_it_shows_no_traceback(tmp_path):
+    """Ctrl-C while torch is imported: here a stand-in for it says when."""
+    (tmp_path / "torch.py").write_text("print(1, flush=True)\ninput()")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "meprop", "status"]
+    with subprocess.Popen(command, env=environment, cwd=ROOT, **pipes) as process:
+        assert process.stdout.readline() == b"1\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == -signal.SIGINT
+        assert process.stderr.read() == b""
+
+
+def test_a_taken_port_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (check,) = re.findall(r"^! .*/dev/tcp.*$", made("serve", f"PORT={port}"), re.MULTILINE)
+        done = subprocess.run(["bash", "-c", check], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"make serve: port {port} is taken; name another one, such as PORT=8001\n"

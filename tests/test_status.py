@@ -32,6 +32,12 @@ suites:
       ratio-k05: {ratio: 0.05}
       ratio-k01: {ratio: 0.01}
       n1000: {train_size: 1000}
+  cifar10:
+    about: colour images
+    committed: true
+    config: {dataset: cifar10, network: resnet20, batch_norm: true}
+    seeds: [0]
+    runs: {dense: {}}
 """
 
 
@@ -60,10 +66,11 @@ def lines(capsys, *arguments: str) -> list[list[str]]:
 
 def test_nothing_there(folder, capsys):
     head, *rows = lines(capsys)
-    assert head[:5] == ["suite", "runs", "done", "running", "missing"]
+    assert head[:6] == ["suite", "runs", "done", "running", "damaged", "missing"]
     assert rows == [
-        ["paper", "20", "0", "0", "20", "-", "-", "-", "unknown"],
-        ["ablation", "9", "0", "0", "9", "-", "-", "-", "unknown"],
+        ["paper", "20", "0", "0", "0", "20", "-", "-", "-", "unknown"],
+        ["ablation", "9", "0", "0", "0", "9", "-", "-", "-", "unknown"],
+        ["cifar10", "1", "0", "0", "0", "1", "-", "-", "-", "unknown"],
     ]
 
 
@@ -71,14 +78,17 @@ def test_scores_and_time_left(folder, capsys):
     runs = load().pick(["paper"])
     for run, dev in zip(runs, (99.0, 99.5, 99.25), strict=False):
         record_of(run, dev, seconds=3600).save(folder / run.record)
-    _, row = lines(capsys, "paper")[:2]
+    shown = lines(capsys, "paper")
     # 17 runs of an hour each on two cores.
-    assert row[1:8] == ["20", "3", "0", "17", "99.50%", "98.50%", "table2-baseline-s1"]
-    assert " ".join(row[8:]) == "8 h 30 min on 2 cores"
-    table = {row[0]: row[1:] for row in lines(capsys, "paper")[3:]}
     scores = ["99.50%", "98.50%", "table2-baseline-s1"]
-    assert table["table2-baseline"] == ["5", "3", "0", "2", *scores]
-    assert table["table3-k05"] == ["5", "0", "0", "5", "-", "-", "-"]
+    assert shown[1][1:9] == ["20", "3", "0", "0", "17", *scores]
+    assert shown[1][9:] == ["8:30:00", "on", "2", "cores"]
+    table = {row[0]: row[1:] for row in shown[3:]}
+    assert table["paper/table2-baseline"] == ["5", "3", "0", "0", "2", *scores]
+    assert table["paper/table3-k05"] == ["5", "0", "0", "0", "5", "-", "-", "-"]
+    for run in runs[3:-1]:
+        record_of(run, 99.0, seconds=3600).save(folder / run.record)
+    assert lines(capsys, "paper")[1][9] == "1:00:00", "the last run has one core"
 
 
 def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, capsys):
@@ -89,17 +99,12 @@ def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, c
     paused.save(folder / plain.record)
     record_of(norm, 99.0, seconds=7200).save(folder / norm.record)
     record_of(short, 98.0, seconds=600).save(folder / short.record)
-    shown = {row[0]: " ".join(row[8:]) for row in lines(capsys)}
+    shown = {row[0]: row[9] for row in lines(capsys)}
     # 9 runs of an hour, 9 of two, on two cores.
-    assert shown["paper"] == "13 h 30 min on 2 cores"
+    assert shown["paper"] == "13:30:00"
     # 5 runs of ten minutes, 3 with a fifth of the images.
-    assert shown["ablation"] == "28 min on 2 cores"
-
-
-def test_the_last_run_has_one_core(folder, capsys):
-    for run in load().pick(["paper"])[:-1]:
-        record_of(run, 99.0, seconds=3600).save(folder / run.record)
-    assert " ".join(lines(capsys, "paper")[1][8:]) == "1 h 0 min on 2 cores"
+    assert shown["ablation"] == "28:00"
+    assert shown["cifar10"] == "unknown", "other data and another network tell nothing"
 
 
 def test_a_run_under_way(folder, capsys):
@@ -108,22 +113,15 @@ def test_a_run_under_way(folder, capsys):
     path = checkpoints.checkpoint_path(under_way.config)
     path.parent.mkdir(parents=True)
     checkpoints.save(path, under_way.config, {"history": [{}] * 15})
-    assert lines(capsys, "paper")[1][1:5] == ["20", "1", "0", "19"]
+    assert lines(capsys, "paper")[1][1:6] == ["20", "1", "0", "0", "19"]
     with checkpoints.held(path):
         shown = lines(capsys, "paper")
-    assert shown[1][1:5] == ["20", "1", "1", "18"]
+    assert shown[1][1:6] == ["20", "1", "1", "0", "18"]
     assert shown[-1] == ["Running:", "paper/table2-baseline-s1,", "epoch", "16", "of", "30"]
     # To look has left the lock to whoever wants it.
     with FileLock(path.with_name(f"{path.name}.lock"), timeout=0):
         pass
-
-
-def test_checkpoints_of_other_code_are_named(folder, capsys):
-    (run,) = load().pick(["paper"], ["table2-baseline"], [0])
-    path = checkpoints.checkpoint_path(run.config)
-    path.parent.mkdir(parents=True)
-    checkpoints.save(path, run.config, {"history": [{}]})
-    assert "Left aside" not in " ".join(map(" ".join, lines(capsys)))
+    # What other code left is named.
     other = path.with_name(f"{path.name.partition('-')[0]}-other.pt")
     other.write_bytes(bytes(2_000_000))
     said = " ".join(lines(capsys)[-1])
@@ -137,23 +135,9 @@ def test_what_does_not_count_is_named(folder, capsys):
     synthetic.diverged(record, epoch=2).save(folder / first.record)
     record.save(folder / second.record)
     (folder / third.record).write_text("{")
+    assert lines(capsys)[1][1:6] == ["20", "1", "0", "1", "18"], "damaged is not missing"
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "Diverged: paper/table2-baseline-s0, in epoch 2, step 5" in out
-    assert f"Does not count: {second.record}: of another configuration" in out
-    assert f"{third.record}: not a complete JSON file" in out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.2, "1 s"),
-        (42, "42 s"),
-        (70, "1 min"),
-        (3570, "1 h 0 min"),
-        (90 * 60, "1 h 30 min"),
-        (100_000, "1 d 3 h"),
-    ],
-)
-def test_durations(seconds, words):
-    assert status.duration(seconds) == words
+    assert f"Does not count: {second.record}: of another configuration" in out and "(seed 0)" in out
+    assert f"git checkout -- {folder / third.record}" in out

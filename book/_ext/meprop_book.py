@@ -51,6 +51,41 @@ class Captions(SphinxTransform):
                 table.parent.remove(above)
 
 
+# The order of a page
+
+
+class Order(SphinxTransform):
+    """Open a page with its answer: notebooks compute first and answer later.
+
+    What cells tagged `lead` show goes up to the first cell, and parameters and imports (the cells
+    `parameters` and after it) go down to the foot.
+    """
+
+    default_priority = 210  # after the captions
+
+    def apply(self, **_: Any) -> None:
+        cells = [
+            c for c in self.document.findall(nodes.container) if c.get("nb_element") == "cell_code"
+        ]
+        for cell in cells[1:]:
+            for out in _shown(cell) if "lead" in _tags(cell) else ():
+                cell.remove(out)
+                cells[0].parent.insert(cells[0].parent.index(cells[0]), out)
+        sections = list(self.document.findall(nodes.section))
+        if cells and "parameters" in " ".join(_tags(cells[0])):
+            for cell in (cell for cell in cells[:2] if not _shown(cell)):
+                cell.parent.remove(cell)
+                sections[-1].append(cell)
+
+
+def _tags(cell: nodes.Element) -> list[str]:
+    return cell.get("cell_metadata", {}).get("tags", [])
+
+
+def _shown(cell: nodes.Element) -> list[nodes.Element]:
+    return [part for part in cell.children if part.get("nb_element") == "cell_code_output"]
+
+
 # The paper's numbers
 
 
@@ -176,6 +211,7 @@ def repository_buttons(app: Sphinx, config: Any) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.setup_extension("sphinx.ext.autodoc")
+    app.add_transform(Order)
     app.add_transform(Captions)
     app.add_role("paper", paper_role)
     app.connect("config-inited", repository_buttons)

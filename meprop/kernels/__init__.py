@@ -16,6 +16,8 @@ from torch import Generator, Tensor
 from meprop import selection
 from meprop.rule import TopK
 
+_NOTHING = torch.empty(0)
+
 
 class Backward(NamedTuple):
     """The gradients asked for, the new `run_grad`, and the gradient that was passed on."""
@@ -178,28 +180,19 @@ def _backward(
         dw = torch.zeros_like(weight) if needs[1] else None
         bias = grad.new_zeros(weight.shape[0]) if needs[2] else None
         return Backward(dx, dw, bias, run_grad, grad)
-    one_thread = grad.shape[0] == 1 or _driver.threads_for(grad.numel()) == 1
-    if one_thread and not per_position:
-        found = _driver.at_once(grad, x, weight, sliding, rule, run_grad, generator, needs, watched)
-        if found is not None:
-            MEMORY.trim()
-            return Backward(*found)
-    g = _driver.prepare(grad, rule, run_grad, generator, per_position)
-    lists = _driver.choose(g, rule)
-    bias = _driver.bias_gradient(g, lists, rule) if needs[2] else None
-    kept = _driver.thinned(g, lists) if watched else _driver.NOTHING
-    dx = dw = None
-    if needs[0] or needs[1]:
-        linear = x.dim() == 2
-        out_shape = (1, 1) if linear else tuple(grad.shape[2:])
-        if linear:
-            x, weight = x[:, :, None, None], weight[:, :, None, None]
-        dx, dw = _driver.convolve(lists, g.samples, x, weight, sliding, out_shape, needs[:2])
-        if linear:
-            dx = None if dx is None else dx[:, :, 0, 0]
-            dw = None if dw is None else dw[:, :, 0, 0]
+    if grad.dim() == 2:
+        x, weight = x[:, :, None, None], weight[:, :, None, None]
+    done = _driver.launch(
+        grad, rule, run_grad, generator, per_position, convolution=(x, weight, sliding),
+        needs=needs,
+    )  # fmt: skip
+    kept = done.thinned() if watched else _NOTHING
     MEMORY.trim()
-    return Backward(dx, dw, bias, g.history, kept)
+    dx, dw = done.dx, done.dw
+    if grad.dim() == 2:
+        dx = None if dx is None else dx[:, :, 0, 0]
+        dw = None if dw is None else dw[:, :, 0, 0]
+    return Backward(dx, dw, done.bias, done.run_grad, kept)
 
 
 def thin(
@@ -228,8 +221,7 @@ def thin(
     conv = grad.dim() == 4
     selection.check_scope(rule, "Conv2d" if conv else "Linear")
     rows = (grad if conv else grad.reshape(-1, grad.shape[-1])).resolve_neg()
-    g = _driver.prepare(rows, rule, None, generator, False)
-    kept = _driver.thinned(g, _driver.choose(g, rule))
+    kept = _driver.launch(rows, rule, None, generator, False).thinned()
     MEMORY.trim()
     return kept.reshape(grad.shape), None
 
@@ -265,14 +257,16 @@ def select(
     history = _in_float32(history)
     if history is not None and not per_position:
         history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
-    g = _driver.prepare(rows, rule, history, generator, per_position)
-    mask = _driver.mask_of(g, _driver.choose(g, rule, zeros=True))
+    done = _driver.launch(rows, rule, history, generator, per_position, zeros=True)
+    mask = done.mask()
     MEMORY.trim()
     groups = selection.to_groups(mask, rule.scope)
-    missing = g.groups.k - groups.sum(dim=1, keepdim=True)
+    missing = rule.k(groups.shape[1]) - groups.sum(dim=1, keepdim=True)
     if bool((missing > 0).any()):
         # Zeros fill up, the lowest index first: all that is not yet selected there is zero.
         groups = groups | ((~groups).cumsum(dim=1) <= missing)
         mask = selection.from_groups(groups, rows.shape, rule.scope)
-    new = g.history if g.history is None or per_position else g.history.reshape(grad.shape)
+    new = done.run_grad
+    if new is not None and not per_position:
+        new = new.reshape(grad.shape)
     return mask.reshape(grad.shape), new

@@ -9,10 +9,12 @@ import math
 
 import numpy as np
 
-from meprop.kernels._jit import inner, kernel
+from meprop.kernels._jit import inner
+from meprop.kernels._plan import read_job
 from meprop.kernels._simd import (
     LARGEST,
     ROW,
+    as_double,
     below_columns,
     count_all,
     count_columns,
@@ -23,6 +25,7 @@ from meprop.kernels._simd import (
     puti,
     rank,
     rank_of,
+    rank_row,
 )
 
 _INFINITY = LARGEST + 1  # its bits
@@ -40,16 +43,15 @@ def padded(n: int) -> int:
 
 
 @inner
-def _column_bounds(keys: int, columns: int, rows: int, wanted: int, low: int, work: int) -> None:
+def _column_bounds(keys: int, rows: int, wanted: int, low: int, work: int) -> None:
     """low[j]: the largest bound, to a few percent, that `wanted` keys of column j exceed, or 0."""
-    tried, counts, half = work, work + 4 * columns, 1 << 30
-    fill(low, columns)
+    tried, counts, half = work, work + 4 * ROW, 1 << 30
+    fill(low, ROW)
     while half >= 1 << 17:
-        for j in range(columns):
+        for j in range(ROW):
             puti(tried, j, geti(low, j) + half)
-        for j in range(0, columns, ROW):
-            count_columns(keys + 4 * j, 4 * columns, rows, tried + 4 * j, counts + 4 * j)
-        for j in range(columns):
+        count_columns(keys, 4 * ROW, rows, tried, counts)
+        for j in range(ROW):
             puti(low, j, geti(tried, j) if geti(counts, j) >= wanted else geti(low, j))
         half >>= 1
 
@@ -66,61 +68,66 @@ def _bound(keys: int, rows: int, wanted: int) -> int:
 
 
 @inner
-def _thresholds(keys: int, columns: int, rows: int, share: float, low: int, sums: int) -> None:
-    """`meprop.selection.thresholds` of the columns, or of all as one group where they are 0.
+def _thresholds(keys: int, columns: int, rows: int, share: float, bounds: int, sums: int) -> None:
+    """`meprop.selection.thresholds` of 32 columns, or of all as one group where they are 0.
 
     From above: t is the sum of what is below t over the room the others leave, until no other
     entry is below.
     """
     one = columns == 0
-    for j in range(0, ROW if one else columns, ROW):
-        bounds = low + 4 * j
+    for i in range(ROW):
+        puti(bounds, i, _INFINITY)
+    moved = True
+    while moved:
+        moved = False
+        below_columns(keys, 4 * ROW, rows, bounds, sums)
+        if one:
+            for i in range(1, ROW):
+                put(sums, 0, get(sums, 0) + get(sums, i))
+                put(sums, ROW, get(sums, ROW) + get(sums, ROW + i))
         for i in range(ROW):
-            puti(bounds, i, _INFINITY)
-        moved = True
-        while moved:
-            moved = False
-            below_columns(keys + 4 * j, 4 * ROW if one else 4 * columns, rows, bounds, sums)
-            if one:
-                for i in range(1, ROW):
-                    put(sums, 0, get(sums, 0) + get(sums, i))
-                    put(sums, ROW, get(sums, ROW) + get(sums, ROW + i))
-            for i in range(ROW):
-                at = 0 if one else i
-                room = share * (ROW * rows if one else rows) - get(sums, ROW + at)
-                t = np.float32(get(sums, at) / room if room > 0 else 0.0)
-                if t < get(bounds, i):
-                    put(bounds, i, t)
-                    moved = True
+            at = 0 if one else i
+            room = share * (ROW * rows if one else rows) - get(sums, ROW + at)
+            t = np.float32(get(sums, at) / room if room > 0 else 0.0)
+            if t < get(bounds, i):
+                put(bounds, i, t)
+                moved = True
 
 
-@kernel("void(i8,i8,i8,f4,f4,i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,i8,i8)")
-def guess(
-    score: int, run: int, grad: int, decay: float, fresh: float, nhwc: int, samples: int,
-    maps: int, area: int, by_sample: int, by_map: int, k: int, size: int, sampled: int,
-    drawn: float, low: int, work: int,
-) -> None:  # fmt: skip
+@inner
+def guess(job: int, task: int, work: int) -> None:
     """low[group] = a bound that, very likely, at least k of the group's `size` entries exceed.
 
-    Where a share is `drawn`, the threshold with which so many pass on average.
+    Where a share is drawn, the threshold with which so many pass on average. A task has some of the
+    groups; in channels_last those of 32 maps go side by side.
     """
-    groups = samples * maps * area // size
-    share = k * sampled / size
-    wanted = k
+    p = read_job(job)
+    drawn = np.float32(as_double(p.drawn))
+    decay = as_double(p.decay)
+    fresh = np.float32(1 - decay)
+    decay = np.float32(decay)
+    sampled, size, maps, low = p.sampled, p.size, p.maps, p.low
+    share = p.k * sampled / size
+    wanted = p.k
     if sampled < size:
         wanted = math.ceil(share + 3.5 * math.sqrt(share * (1 - share / sampled)) + 1)
-    if drawn == 0 and (k >= size or wanted > sampled):
-        fill(low, groups)
+    across = p.nhwc != 0 and p.by_map != 0
+    blocks = padded(maps) // ROW if across else 1
+    units = p.groups // maps * blocks if across else p.groups
+    first, last = units * task // p.guess_tasks, units * (task + 1) // p.guess_tasks
+    if drawn == 0 and (p.k >= size or wanted > sampled):
+        if task == 0:
+            fill(low, p.groups)
         return
-    across = nhwc != 0 and by_map != 0
     width = maps if across else 1
-    columns = padded(maps) if across else 1
-    keys = work + 8 * padded(maps)
-    places = keys + 4 * padded(sampled) * columns + 8 * columns
-    split = by_map != 0 and by_sample == 0 and not across  # a group is a plane of every sample
-    stride = area if split else size * width
+    columns = ROW if across else 1
+    bounds, sums = work, work + 4 * ROW
+    places = work + 16 * ROW
+    keys = places + 4 * padded(sampled)
+    split = p.by_map != 0 and p.by_sample == 0 and not across  # a group: a plane of every sample
+    stride = p.area if split else size * width
     seed = np.uint32(12345)
-    stretch, per_area = size / sampled, 1.0 / area
+    stretch, per_area = size / sampled, 1.0 / p.area
     for i in range(sampled):
         at = i
         if sampled < size:
@@ -128,35 +135,33 @@ def guess(
             seed = np.uint32(seed * np.uint32(1664525) + np.uint32(1013904223))
             at = int((i + seed * (1.0 / 4294967296.0)) * stretch)
         if split:
-            at += int((at + 0.5) * per_area) * (maps - 1) * area
+            at += int((at + 0.5) * per_area) * (maps - 1) * p.area
         puti(places, i, at * width)
     fill(keys, padded(sampled) * columns)
-    for part in range(groups // width):
+    for unit in range(first, last):
+        part = unit // blocks
+        column = (unit - part * blocks) * ROW
+        here = min(ROW, maps - column) if across else 1
         for i in range(sampled):
-            at = part * stride + geti(places, i)
-            if run != 0:
-                for j in range(width):
-                    key = rank_of(new_run_grad(run, grad, at + j, decay, fresh))
+            at = part * stride + geti(places, i) + column
+            if p.run != 0:
+                for j in range(here):
+                    key = rank_of(new_run_grad(p.run, p.grad, at + j, decay, fresh))
                     puti(keys, i * columns + j, key)
+            elif here == ROW:
+                rank_row(keys + 4 * i * ROW, p.score + 4 * at)
             else:
-                for j in range(width):
-                    puti(keys, i * columns + j, rank(score, at + j))
+                for j in range(here):
+                    puti(keys, i * columns + j, rank(p.score, at + j))
         if drawn > 0 and across:
-            sums = keys + 4 * padded(sampled) * columns
-            _thresholds(keys, columns, sampled, drawn, work, sums)
-            for j in range(maps):
-                puti(low, part * maps + j, geti(work, j))
+            _thresholds(keys, ROW, sampled, drawn, bounds, sums)
         elif drawn > 0:
             # Zeros fill the last row up.
             share = drawn * sampled / padded(sampled)
-            sums = places + 4 * padded(sampled)
-            _thresholds(keys, 0, padded(sampled) // ROW, share, work, sums)
-            puti(low, part, geti(work, 0))
+            _thresholds(keys, 0, padded(sampled) // ROW, share, bounds, sums)
         elif across:
-            _column_bounds(
-                keys, columns, sampled, wanted, work, keys + 4 * padded(sampled) * columns
-            )
-            for j in range(maps):
-                puti(low, part * maps + j, geti(work, j))
+            _column_bounds(keys, sampled, wanted, bounds, sums)
         else:
-            puti(low, part, _bound(keys, padded(sampled) // ROW, wanted))
+            puti(bounds, 0, _bound(keys, padded(sampled) // ROW, wanted))
+        for j in range(here):
+            puti(low, part * width + column + j, geti(bounds, j))

@@ -1,21 +1,76 @@
 """How the kernels are compiled: on first use, with the machine's own instructions, cached on disk.
 
 No `fastmath`: it drops the rules for NaN. No `parallel`: `workqueue` is not thread-safe, `omp` not
-fork-safe; the kernels release the GIL instead, and `threads` calls them from threads of its own.
+fork-safe; the kernels release the GIL instead, and `_threads` brings them the threads of torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numba
+from llvmlite import ir
+from numba import types
+from numba.core import sigutils
 from numba.core.caching import FunctionCache
+from numba.core.ccallback import CFunc
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    infer_getattr,
+    intrinsic,
+    lower_getattr_generic,
+    models,
+    register_model,
+)
 
 inner = numba.njit(nogil=True, error_model="numpy")
+
+
+class _At(types.Type):
+    """The type of a record, a named tuple of 64-bit integers, at an address."""
+
+    def __init__(self, record: Any) -> None:
+        self.record = record
+        super().__init__(name=f"{record.__name__} at an address")
+
+
+@register_model(_At)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = _At
+
+    def generic_resolve(self, kind: _At, name: str) -> Any:
+        return types.int64 if name in kind.record._fields else None
+
+
+@lower_getattr_generic(_At)
+def _load_field(context: Any, builder: Any, kind: _At, address: Any, name: str) -> Any:
+    base = builder.inttoptr(address, ir.IntType(64).as_pointer())
+    index = ir.Constant(ir.IntType(64), kind.record._fields.index(name))
+    value = builder.load(builder.gep(base, [index]))
+    value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
+
+
+def reader(record: Any) -> Any:
+    """A function for the kernels: the record at an address, whose fields do not change there."""
+    kind = _At(record)
+
+    @intrinsic
+    def read(typing: Any, address: Any) -> Any:
+        return kind(types.int64), lambda context, builder, signature, args: args[0]
+
+    return read
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
@@ -33,6 +88,24 @@ def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
         return dispatcher
 
     return compile_
+
+
+def callback(signature: str) -> Callable[[Callable[..., Any]], int]:
+    """Compile to a C function: its address."""
+
+    def compile_(function: Callable[..., Any]) -> int:
+        kind = sigutils.normalize_signature(signature)
+        made: Any = CFunc(function, kind, locals={}, options={"error_model": "numpy"})
+        with suppress(RuntimeError, OSError):
+            made._cache = _PackageCache(function)
+        made.compile()
+        _MADE.append(made)
+        return made.address
+
+    return compile_
+
+
+_MADE: list[Any] = []  # whose code is freed with them
 
 
 class _PackageCache(FunctionCache):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from meprop.kernels._jit import inner, kernel
-from meprop.kernels._simd import ROW, copy, fill, get, put, sum_columns
+from meprop.kernels._jit import inner
+from meprop.kernels._plan import read_job
+from meprop.kernels._simd import LANES, ROW, add_all, copy, fill, get, getd, put, putd, sum_columns
 
 _BLOCK = 16  # channels that are transposed at a time: a cache line of them
 
@@ -57,16 +58,18 @@ def pad(
 @inner
 def crop(
     source: int, samples: int, groups: int, width: int, height: int, columns: int, top: int,
-    left: int, target: int, sample_step: int, channel_step: int, row_step: int, column_step: int,
+    left: int, first: int, last: int, target: int, sample_step: int, channel_step: int,
+    row_step: int, column_step: int,
 ) -> None:  # fmt: skip
-    """The reverse of `pad`."""
+    """The reverse of `pad`, for rows first:last."""
     line = (columns + 2 * left) * width
     image = (height + 2 * top) * line
     for group in range(groups):
         for sample in range(samples):
-            start = source + 4 * ((group * samples + sample) * image + top * line + left * width)
+            start = (group * samples + sample) * image + (top + first) * line + left * width
+            start = source + 4 * start
             origin = target + 4 * (sample * sample_step + group * width * channel_step)
-            for y in range(height):
+            for y in range(first, last):
                 to = origin + 4 * y * row_step
                 if channel_step == 1 and column_step == width:
                     copy(to, start, columns * width)
@@ -91,65 +94,78 @@ def _pixel(ky: int, kx: int, columns: int, width: int, stretch: int, joined: int
     return ky * stretch + kx * width if joined != 0 else (ky * columns + kx) * stretch
 
 
-@kernel("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
-def filters_in(
-    weight: int, map_step: int, channel_step: int, row_step: int, column_step: int, maps: int,
-    width: int, lines: int, columns: int, stretch: int, joined: int, row_size: int, rows: int,
-) -> None:  # fmt: skip
-    """Filters [map][channel][ky][kx] of any strides to the kernels' rows."""
-    fill(rows, maps * row_size)
-    for o in range(maps):
-        for ky in range(lines):
-            for kx in range(columns):
-                to = rows + 4 * o * row_size
-                to += 4 * _pixel(ky, kx, columns, width, stretch, joined)
-                pixel = weight + 4 * (o * map_step + ky * row_step + kx * column_step)
-                for c in range(width):
-                    put(to, c, get(pixel, c * channel_step))
+@inner
+def filters_in(job: int, task: int) -> None:
+    """Some filters [map][channel][ky][kx] of any strides to the kernels' rows."""
+    p = read_job(job)
+    first, last = p.maps * task // p.filter_tasks, p.maps * (task + 1) // p.filter_tasks
+    fill(p.filters + 4 * first * p.row_size, (last - first) * p.row_size)
+    for o in range(first, last):
+        for ky in range(p.lines):
+            for kx in range(p.kernel_columns):
+                to = p.filters + 4 * o * p.row_size
+                to += 4 * _pixel(ky, kx, p.kernel_columns, p.width, p.stretch, p.joined)
+                pixel = o * p.weight_map + ky * p.weight_row + kx * p.weight_column
+                for c in range(p.width):
+                    put(to, c, get(p.weight, pixel + c * p.weight_channel))
 
 
-@kernel("void(i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8,i8)")
-def filters_out(
-    rows: int, parts: int, weight: int, map_step: int, channel_step: int, row_step: int,
-    column_step: int, maps: int, width: int, lines: int, columns: int, stretch: int, joined: int,
-    row_size: int,
-) -> None:  # fmt: skip
-    """The sum of the threads' weight gradients, in their order, in the weight's own layout."""
-    for part in range(1, parts):
-        for i in range(maps * row_size):
-            put(rows, i, get(rows, i) + get(rows, part * maps * row_size + i))
-    for o in range(maps):
-        for ky in range(lines):
-            for kx in range(columns):
-                at = rows + 4 * o * row_size
-                at += 4 * _pixel(ky, kx, columns, width, stretch, joined)
-                pixel = weight + 4 * (o * map_step + ky * row_step + kx * column_step)
-                for c in range(width):
-                    put(pixel, c * channel_step, get(at, c))
+@inner
+def filters_out(job: int, task: int) -> None:
+    """Some filters of the weight's gradient, of all cuts by sample, in the weight's own layout."""
+    p = read_job(job)
+    first, last = p.maps * task // p.filter_tasks, p.maps * (task + 1) // p.filter_tasks
+    size = p.maps * p.row_size
+    for cut in range(1, p.sample_cuts):
+        add_all(
+            p.dfilters + 4 * first * p.row_size,
+            p.dfilters + 4 * (cut * size + first * p.row_size),
+            (last - first) * p.row_size // LANES,
+        )
+    for o in range(first, last):
+        for ky in range(p.lines):
+            for kx in range(p.kernel_columns):
+                at = p.dfilters + 4 * o * p.row_size
+                at += 4 * _pixel(ky, kx, p.kernel_columns, p.width, p.stretch, p.joined)
+                pixel = o * p.dw_map + ky * p.dw_row + kx * p.dw_column
+                for c in range(p.width):
+                    put(p.dw, pixel + c * p.dw_channel, get(at, c))
 
 
-@kernel("void(i8,i8,i8,i8,i8,i8,i8)")
-def map_sums(grad: int, nhwc: int, samples: int, maps: int, area: int, work: int, out: int) -> None:
-    """Bias gradient: equals `grad.sum((0, 2, 3))`; in float64 across samples."""
-    totals = np.zeros(maps, np.float64)
-    for sample in range(samples):
-        if nhwc != 0:
-            image = grad + 4 * sample * area * maps
-            for c in range(0, maps // ROW * ROW, ROW):
-                sum_columns(image + 4 * c, 4 * maps, area, work)
-                for j in range(ROW):
-                    totals[c + j] += get(work, j)
-            for c in range(maps // ROW * ROW, maps):
-                for place in range(area):
-                    totals[c] += get(image, place * maps + c)
-        else:
-            for c in range(maps):
-                plane = grad + 4 * (sample * maps + c) * area
+@inner
+def map_sums(job: int, task: int, work: int) -> None:
+    """Bias gradient of 32 maps: equals `grad.sum((0, 2, 3))`; in float64 across samples."""
+    p = read_job(job)
+    first, last = task * ROW, min((task + 1) * ROW, p.maps)
+    totals = work + 4 * ROW
+    fill(totals, 2 * ROW)
+    area, maps = p.area, p.maps
+    for sample in range(p.samples):
+        image = p.grad + 4 * sample * area * maps
+        if p.nhwc == 0:
+            for c in range(first, last):
+                plane = image + 4 * c * area
+                total = getd(totals, c - first)
                 if area >= ROW:
                     sum_columns(plane, 4 * ROW, area // ROW, work)
                     for j in range(ROW):
-                        totals[c] += get(work, j)
+                        total += get(work, j)
                 for i in range(area // ROW * ROW, area):
-                    totals[c] += get(plane, i)
-    for c in range(maps):
-        put(out, c, np.float32(totals[c]))
+                    total += get(plane, i)
+                putd(totals, c - first, total)
+        elif last - first == ROW or (ROW % maps == 0 and area * maps >= ROW):
+            # Few maps: several positions side by side.
+            rows = area if maps >= ROW else area * maps // ROW
+            sum_columns(image + 4 * first, 4 * max(maps, ROW), rows, work)
+            for j in range(ROW):
+                c = j % min(maps, ROW)
+                putd(totals, c, getd(totals, c) + get(work, j))
+            for i in range(rows * ROW if maps < ROW else area * maps, area * maps):
+                putd(totals, i % maps, getd(totals, i % maps) + get(image, i))
+        else:
+            for place in range(area):
+                for c in range(first, last):
+                    total = getd(totals, c - first) + get(image, place * maps + c)
+                    putd(totals, c - first, total)
+    for c in range(first, last):
+        put(p.bias, c, np.float32(getd(totals, c - first)))

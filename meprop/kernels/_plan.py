@@ -1,15 +1,18 @@
-"""What a call's shapes decide: groups of the selection, channel blocks, how samples are cut."""
+"""What a call's shapes decide: groups of the selection, how it is cut, where its memory lies."""
 
 from __future__ import annotations
 
 import math
+import struct
+from collections import namedtuple
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from meprop.kernels._conv import scratch_words
+from meprop.kernels._jit import reader
 from meprop.kernels._simd import LANES, ROW
 from meprop.kernels._tiles import TILE
 from meprop.rule import TopK
@@ -18,6 +21,9 @@ from meprop.rule import TopK
 # filters do not fit there, which are fetched anew for each block of samples.
 _NEAR, _FAR = 1 << 14, 1 << 16
 _DRAWN = 1024  # entries of a group that set the threshold of a draw
+_PIECES = 4  # tasks a thread finds in a stage, so that none waits long for another
+_LONG = 1 << 21  # entries; below, each thread scans one stretch
+STAGES = 16  # more than a call can go through
 
 
 class Groups(NamedTuple):
@@ -28,15 +34,17 @@ class Groups(NamedTuple):
     k: int
     size: int
     number: int
-    sampled: int
+    sampled: int  # entries of a group that its bound is guessed from
 
 
 @lru_cache(maxsize=512)
 def groups_of(rule: TopK | None, samples: int, maps: int, area: int) -> Groups:
     """The groups of a gradient (samples, maps, area); without a rule every entry is kept."""
     total = samples * maps * area
-    if rule is None or rule.scope == "unified":
+    if rule is None:
         return Groups(0, 0, total, total, 1, 0)
+    if rule.scope == "unified":  # which units pass is known: their bound is 0
+        return Groups(0, 1, samples, samples, maps, 0)
     by_sample, by_map, size = {
         "map": (0, 1, samples * area),
         "sample": (maps, 1, area),
@@ -52,59 +60,174 @@ def groups_of(rule: TopK | None, samples: int, maps: int, area: int) -> Groups:
     return Groups(by_sample, by_map, k, size, total // size, sampled)
 
 
-def work_words(groups: Groups, maps: int, entries: int) -> int:
-    """Words of scratch that `_choose.guess` and `_choose.cut` need."""
-    padded = maps + ROW
-    sample = (groups.sampled + ROW) * (padded + 1) + 5 * padded
-    keys = entries + (2 * ROW + 3) * groups.number if groups.k < groups.size else 3 * groups.number
-    return max(sample, keys) + 128
+class Part(NamedTuple):
+    """A stretch of the gradient that is scanned at once, in the order of memory."""
+
+    first: int  # row: a position in channels_last, else a plane
+    last: int
+    start: int  # its first entry, and where its lists begin
+    stop: int
+    first_group: int  # it has entries of these groups only
+    last_group: int
+    slot: int  # where the numbers by group begin
+    keys: int  # where the ranks of the first group begin, in words
+    stride: int  # and from there to the next group's
 
 
-class Geometry(NamedTuple):
-    """What `_conv.backward` reads, in its order."""
+# All that the kernels know of a call; `reader` makes its fields readable by name there.
+Job = namedtuple(
+    "Job",
+    # The gradient (in channels_last or not), and its groups.
+    "nhwc samples maps area by_sample by_map k size groups sampled "
+    # The rule: decay and drawn share as the bits of a double; whether the groups' bounds are given;
+    # what becomes of the selected values; whether selected zeros are listed too.
+    "decay drawn given centred sparse_bias zeros "
+    # How many tasks a stage has. The weight's gradient is cut by samples, each with a sum of its
+    # own, and by maps; the input's by samples, or where those are few by rows of a sample.
+    "threads parts part_table guess_tasks filter_tasks bias_tasks group_tasks sample_cuts map_cuts "
+    "input_tasks row_cuts "
+    # The convolution. Samples that are walked at a time for the weight's gradient, and the input's.
+    "together together_input channel_groups width height columns pad_y pad_x out_height "
+    "out_columns lines kernel_columns stride_y dilation_y "
+    # A patch is `outer` times `segments` stretches of `length` floats (joined: a line of the filter
+    # is one), and how far apart they are in the padded input; a filter's are `stretch` apart.
+    "joined outer segments length row_step column_step segment_step outer_step stretch row_size "
+    # Whether weight and input lie as the kernels need them; entries listed at a time, at most.
+    "in_rows direct entries "
+    # Strides.
+    "x_sample x_channel x_row x_column dx_sample dx_channel dx_row dx_column "
+    "weight_map weight_channel weight_row weight_column dw_map dw_channel dw_row dw_column "
+    # Places in the memory of a call: bytes from its beginning, and then addresses. Guessed and
+    # exact bounds of the groups; by part and group counts and ties; by part and map sums; lists by
+    # part (index, channel and score of what exceeds its bound) and of all that is selected.
+    "counters low bounds counts ties part_count wild sums found sample_start raw position channel "
+    "value keys scores filters dfilters private private_size "
+    # Addresses of the tensors, 0: there is none, or it is not wanted; the key of an unbiased draw;
+    # the function that gives a processor to others.
+    "grad score run x dx weight dw bias key second pause",
+)
+FIELDS = Job._fields
+FIRST_PLACE, FIRST_TENSOR = FIELDS.index("counters"), FIELDS.index("private_size")
+read_job, read_part = reader(Job), reader(Part)
 
-    together: int  # samples at a time for the weight's gradient
-    together_input: int  # and for the input's
-    groups: int
-    width: int
-    maps: int
-    height: int
-    columns: int
-    pad_y: int
-    pad_x: int
-    out_height: int
-    out_columns: int
-    outer: int
-    segments: int
-    length: int
-    row_step: int  # floats of padded input from one output row to the next
-    column_step: int
-    segment_step: int  # and from one segment of a patch to the next
-    outer_step: int
-    stretch: int  # floats of a filter's segment
 
+class Layout(NamedTuple):
+    """How a call is laid out in memory."""
 
-class Plan(NamedTuple):
-    """How a convolution is walked, sample by sample or `together` at a time."""
-
-    geometry: Tensor  # a `Geometry`, as int64
-    filters: tuple[int, ...]  # shape arguments of `_layout.filters_in` and `filters_out`
-    row_size: int  # floats of a filter's row
-    padded: int  # floats of the padded samples
-    scratch: int
-    whole: bool  # every stretch is of whole vectors
-    direct: bool  # channels_last samples can be used as they are
+    job: Tensor  # a `Job`, as int64
+    parts: Tensor  # its `Part`s
+    words: int  # of memory
+    position: int  # where in it the lists of what is selected begin
+    channel: int
+    value: int
 
 
 @lru_cache(maxsize=512)
-def plan_of(
-    x_shape: torch.Size, weight_shape: torch.Size, out_shape: tuple[int, int],
-    stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], groups: int,
-    samples: int,
-) -> Plan:  # fmt: skip
-    """Lay out a convolution whose parts are of `samples` samples."""
+def layout_of(
+    shape: tuple[int, int, int], nhwc: bool, rule: TopK | None, zeros: bool, threads: int,
+    convolution: Any,
+) -> Layout:  # fmt: skip
+    """Lay out a call for a gradient (samples, maps, area).
+
+    convolution: (shape and strides of input and weight, strides of their gradients, output's height
+    and width, stride, padding, dilation, groups), or None where only the selection is asked for.
+    """
+    samples, maps, area = shape
+    total = samples * maps * area
+    groups = groups_of(rule, samples, maps, area)
+    drawn = rule.ratio if rule is not None and rule.pick == "unbiased" else 0.0
+    decay = rule.decay if rule is not None and rule.pick != "random" else 0.0
+    many = 1 if threads == 1 else _PIECES * threads
+    scanned = threads if total < _LONG else many
+    parts = list(_parts(samples, maps, area, nhwc, groups, scanned))
+    kept = total if drawn else min(total, groups.k * groups.number)
+    across = nhwc and groups.by_map != 0
+    units = groups.number // maps * -(-maps // ROW) if across else groups.number
+    given = rule is not None and rule.scope == "unified"
+    fields: dict[str, int] = dict.fromkeys(FIELDS, 0)
+    fields |= dict(
+        nhwc=int(nhwc), samples=samples, maps=maps, area=area, groups=groups.number,
+        decay=_bits(decay), drawn=_bits(drawn), given=int(given),
+        centred=int(rule is not None and rule.pick == "centred"),
+        sparse_bias=int(rule is not None and rule.bias == "sparse"), zeros=int(zeros),
+        threads=threads, parts=len(parts), guess_tasks=0 if given else min(units, many),
+        bias_tasks=-(-maps // ROW), group_tasks=min(groups.number, scanned),
+    ) | {name: n for name, n in groups._asdict().items() if name != "number"}  # fmt: skip
+    filters = padded = 0
+    if convolution is not None:
+        extra, padded = _convolution(shape, kept, threads, many, *convolution)
+        fields |= extra
+        filters = maps * fields["row_size"]
+    guessed = (groups.sampled + ROW) * (1 + (ROW if across else 1)) + 8 * ROW
+    scratch = guessed, 4 * 64 * maps + 128, padded
+    private = -(-max(scratch) // 16) * 16 + 64
+    slots = sum(part.last_group - part.first_group for part in parts)
+    chosen = groups.k < groups.size
+    places = dict(
+        counters=48 * (STAGES + 1), low=groups.number, bounds=groups.number, counts=slots,
+        ties=slots, part_count=len(parts), wild=len(parts), sums=2 * len(parts) * maps,
+        found=2 * len(parts) * maps, sample_start=samples + 1, raw=3 * total + 64,
+        position=kept + 16, channel=kept + 16, value=kept + 16,
+        keys=parts[-1].keys + (parts[-1].last_group - parts[-1].first_group) * parts[-1].stride
+        if chosen else 0,
+        scores=total if decay > 0 else 0, filters=filters,
+        dfilters=fields["sample_cuts"] * filters, private=threads * private,
+    )  # fmt: skip
+    at = -(-8 * len(FIELDS) // 64) * 64
+    for name, words in places.items():
+        fields[name] = at
+        at += -(-words // 16) * 64 + 64
+    fields["private_size"] = 4 * private
+    table = torch.tensor(parts, dtype=torch.int64)
+    fields["part_table"] = table.data_ptr()
+    return Layout(
+        torch.tensor(Job(**fields), dtype=torch.int64), table, at // 4,
+        *(fields[name] // 4 for name in ("position", "channel", "value")),
+    )  # fmt: skip
+
+
+def _bits(value: float) -> int:
+    return struct.unpack("q", struct.pack("d", value))[0]
+
+
+def _parts(
+    samples: int, maps: int, area: int, nhwc: bool, groups: Groups, many: int
+) -> Iterator[Part]:
+    """Cut the rows of a gradient into equal stretches."""
+    per_sample, row = (area, maps) if nhwc else (maps, area)
+    rows, slot, keys = samples * per_sample, 0, 0
+    many = min(many, rows)
+    for index in range(many):
+        first, last = rows * index // many, rows * (index + 1) // many
+        first_group, last_group = 0, groups.number
+        most = (last - first) * row
+        if groups.by_sample != 0:
+            of_sample = max(1, groups.by_sample)
+            first_group = first // per_sample * of_sample
+            last_group = (-(-last // per_sample)) * of_sample
+            most = min(most, groups.size)
+        elif groups.by_map != 0:
+            most = last - first if nhwc else -(-(last - first) // maps) * area
+        if groups.by_sample != 0 and groups.by_map != 0 and nhwc:
+            most = min(last - first, area)
+        stride = -(-most // ROW) * ROW + ROW
+        yield Part(
+            first, last, first * row, last * row, first_group, last_group, slot, keys, stride
+        )
+        slot += last_group - first_group
+        keys += (last_group - first_group) * stride
+
+
+def _convolution(
+    shape: tuple[int, int, int], kept: int, threads: int, many: int, x_shape: tuple,
+    x_steps: tuple, dx_steps: tuple, weight_shape: tuple, weight_steps: tuple, dw_steps: tuple,
+    out_shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
+    dilation: tuple[int, int], groups: int,
+) -> tuple[dict[str, int], int]:  # fmt: skip
+    """The convolution's fields of a `Job`, and the words of scratch that a thread needs for it."""
+    samples, maps, area = shape
     _, channels, height, columns = x_shape
-    maps, width, lines, kernel_columns = weight_shape
+    _, width, lines, kernel_columns = weight_shape
     line = (columns + 2 * padding[1]) * width
     pixels = (height + 2 * padding[0]) * (columns + 2 * padding[1])
     joined = dilation[1] == 1 or kernel_columns == 1
@@ -116,24 +239,70 @@ def plan_of(
         segment_step, outer_step = dilation[1] * width, dilation[0] * line
     stretch = -(-length // LANES) * LANES
     row_size = outer * segments * stretch
-    walked = pixels * min(width, TILE * LANES)
-    far = maps * row_size > _FAR
-    together, together_input = (
-        max(1, min(samples, budget // walked))
-        for budget in ((_FAR, 4 * _FAR) if far else (_NEAR, _NEAR))
-    )
-    most = max(together, together_input)
-    geometry = Geometry(
-        together, together_input, groups, width, maps, height, columns, *padding, *out_shape,
-        outer, segments, length, stride[0] * line, stride[1] * width, segment_step, outer_step,
-        stretch,
+    whole = length == stretch
+    x_last, dx_last, weight_last, dw_last = (
+        _channels_last(*tensor)
+        for tensor in (
+            (x_shape, x_steps), (x_shape, dx_steps), (weight_shape, weight_steps),
+            (weight_shape, dw_steps),
+        )
     )  # fmt: skip
-    return Plan(
-        geometry=torch.tensor(geometry, dtype=torch.int64),
-        filters=(maps, width, lines, kernel_columns, stretch, int(joined), row_size),
-        row_size=row_size,
-        padded=most * pixels * channels + LANES,
-        scratch=scratch_words(most, groups, maps, out_shape[0] * out_shape[1]),
-        whole=length == stretch,
-        direct=groups == 1 and padding == (0, 0) and length == stretch,
+    sample_cuts, map_cuts = _weight_cuts(
+        threads, samples, maps, maps * row_size, samples * channels * pixels, kept
     )
+    walked = pixels * min(width, TILE * LANES)
+    budgets = (_FAR, 4 * _FAR) if maps * row_size > _FAR else (_NEAR, _NEAR)
+    longest = -(-samples // sample_cuts)
+    together = max(1, min(longest, budgets[0] // walked))
+    blocks = max(1, min(samples, budgets[1] // walked))
+    together_input = blocks if threads == 1 else max(1, min(blocks, samples // many))
+    input_tasks, row_cuts = -(-samples // together_input), 1
+    if threads > 1 and input_tasks < 2 * threads:
+        together_input = 1
+        row_cuts = min(max(1, height // 2), -(-2 * threads // samples))
+        input_tasks = samples * row_cuts
+    direct = groups == 1 and padding == (0, 0) and whole and x_last and dx_last
+    most = max(together, together_input)
+    entries = min(kept, most * maps * area)
+    keys = groups * most * area + maps + 2
+    fields = dict(
+        filter_tasks=min(maps, many), sample_cuts=sample_cuts, map_cuts=map_cuts,
+        input_tasks=input_tasks, row_cuts=row_cuts, together=together,
+        together_input=together_input, channel_groups=groups, width=width, height=height,
+        columns=columns, pad_y=padding[0], pad_x=padding[1], out_height=out_shape[0],
+        out_columns=out_shape[1], lines=lines, kernel_columns=kernel_columns, stride_y=stride[0],
+        dilation_y=dilation[0], joined=int(joined), outer=outer, segments=segments, length=length,
+        row_step=stride[0] * line, column_step=stride[1] * width, segment_step=segment_step,
+        outer_step=outer_step, stretch=stretch, row_size=row_size,
+        in_rows=int(whole and weight_last and dw_last), direct=int(direct), entries=entries,
+    )  # fmt: skip
+    for name, steps in dict(x=x_steps, dx=dx_steps).items():
+        axes = ("sample", "channel", "row", "column")
+        fields |= {f"{name}_{axis}": n for axis, n in zip(axes, steps, strict=True)}
+    for name, steps in dict(weight=weight_steps, dw=dw_steps).items():
+        axes = ("map", "channel", "row", "column")
+        fields |= {f"{name}_{axis}": n for axis, n in zip(axes, steps, strict=True)}
+    lists = 2 * entries + most * area + 3 * keys + groups + 1 + 5 * LANES
+    return fields, lists + most * pixels * channels + 2 * LANES + 64
+
+
+def _weight_cuts(
+    threads: int, samples: int, maps: int, weights: int, inputs: int, kept: int
+) -> tuple[int, int]:
+    """How often the weight's gradient is cut by samples, and by maps.
+
+    Each cut by samples has a sum of its own, all of which are added; each cut by maps reads the
+    whole input and all lists.
+    """
+    ways = []
+    for sample_cuts in range(1, min(threads, samples) + 1):
+        map_cuts = min(maps, -(-threads // sample_cuts))
+        idle = threads > sample_cuts * map_cuts or sample_cuts * map_cuts % threads
+        cost = 0.6 * sample_cuts * weights + map_cuts * (0.18 * inputs + 2.0 * kept)
+        ways.append((bool(idle), cost, sample_cuts, map_cuts))
+    return min(ways)[2:]
+
+
+def _channels_last(shape: tuple, steps: tuple) -> bool:
+    tensor = torch.empty_strided(shape, steps, device="meta")
+    return tensor.is_contiguous(memory_format=torch.channels_last)

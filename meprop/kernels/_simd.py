@@ -23,7 +23,7 @@ NAN_RANK = 0x7F800001
 LARGEST = 0x7F7FFFFF  # the rank of the largest finite float
 
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
-_F32 = ir.FloatType()
+_F32, _F64 = ir.FloatType(), ir.DoubleType()
 _INT, _FLOAT = types.int64, types.float32
 
 
@@ -60,57 +60,93 @@ def _at(builder: Any, address: Any, index: Any) -> Any:
     return builder.add(address, builder.shl(index, _const(2)))
 
 
+def _memory(kind: Any, value: Any, wide: bool = False) -> tuple[Any, Any]:
+    """Functions (address, index) that load, and (address, index, value) that store, this kind."""
+    size = _const(3 if kind in (_F64, _I64) else 2)
+
+    @intrinsic
+    def load(typing: Any, address: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found = _load(builder, builder.add(args[0], builder.shl(args[1], size)), kind)
+            return builder.sext(found, _I64) if wide else found
+
+        return value(_INT, _INT), code
+
+    @intrinsic
+    def store(typing: Any, address: Any, index: Any, new: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            given = builder.trunc(args[2], kind) if wide else args[2]
+            _store(builder, given, builder.add(args[0], builder.shl(args[1], size)))
+            return context.get_dummy_value()
+
+        return types.void(_INT, _INT, value), code
+
+    return load, store
+
+
+get, put = _memory(_F32, _FLOAT)
+geti, puti = _memory(_I32, _INT, wide=True)
+getd, putd = _memory(_F64, types.float64)
+getl, putl = _memory(_I64, _INT)
+
+
 @intrinsic
-def get(typing: Any, address: Any, index: Any) -> Any:
-    """The float at an index."""
+def as_double(typing: Any, bits: Any) -> Any:
+    """The double of these bits."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _load(builder, _at(builder, *args), _F32)
+        return builder.bitcast(args[0], _F64)
 
-    return _FLOAT(_INT, _INT), code
-
-
-@intrinsic
-def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
-    """Store a float at an index."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _store(builder, args[2], _at(builder, *args[:2]))
-        return context.get_dummy_value()
-
-    return types.void(_INT, _INT, _FLOAT), code
+    return types.float64(_INT), code
 
 
 @intrinsic
-def geti(typing: Any, address: Any, index: Any) -> Any:
-    """The 32-bit integer at an index."""
+def add_at(typing: Any, address: Any, number: Any) -> Any:
+    """Add to the 64-bit integer that threads share; returns what it was."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.sext(_load(builder, _at(builder, *args), _I32), _I64)
+        place = builder.inttoptr(args[0], _I64.as_pointer())
+        return builder.atomic_rmw("add", place, args[1], "seq_cst")
 
     return _INT(_INT, _INT), code
 
 
 @intrinsic
-def puti(typing: Any, address: Any, index: Any, value: Any) -> Any:
-    """Store a 32-bit integer at an index."""
+def shared(typing: Any, address: Any) -> Any:
+    """The 64-bit integer that threads share, and all that was written before it."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _store(builder, builder.trunc(args[2], _I32), _at(builder, *args[:2]))
-        return context.get_dummy_value()
+        return builder.load_atomic(builder.inttoptr(args[0], _I64.as_pointer()), "seq_cst", 8)
 
-    return types.void(_INT, _INT, _INT), code
+    return _INT(_INT), code
 
 
 @intrinsic
-def field(typing: Any, address: Any, index: Any) -> Any:
-    """The 64-bit integer at an index."""
+def call(typing: Any, function: Any, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+    """Call the C function at an address, with pointers and integers; fewer than four is fine."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = builder.add(args[0], builder.shl(args[1], _const(3)))
-        return builder.load(builder.inttoptr(place, _I64.as_pointer()), align=8)
+        kind = ir.FunctionType(ir.VoidType(), [_I64, _I64, _I32, _I32])
+        numbers = [builder.trunc(arg, _I32) for arg in args[3:]]
+        pointer = builder.inttoptr(args[0], kind.as_pointer())
+        builder.call(pointer, [*args[1:3], *numbers])
+        return context.get_dummy_value()
 
-    return _INT(_INT, _INT), code
+    return types.void(*[_INT] * 5), code
+
+
+@intrinsic
+def rank_row(typing: Any, target: Any, source: Any) -> Any:
+    """The ranks of 32 floats."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        for p in range(ROW // LANES):
+            target, source = (builder.add(arg, _const(4 * LANES * p)) for arg in args)
+            bits = _load(builder, source, ir.VectorType(_I32, LANES))
+            _store(builder, _rank(builder, bits, LANES), target)
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT), code
 
 
 @intrinsic
@@ -355,6 +391,25 @@ def sum_columns(typing: Any, values: Any, step: Any, rows: Any, sums: Any) -> An
         return context.get_dummy_value()
 
     return types.void(_INT, _INT, _INT, _INT), code
+
+
+@intrinsic
+def add_all(typing: Any, sums: Any, values: Any, vectors: Any) -> Any:
+    """sums += values, of vectors * 8 floats."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(_F32, LANES)
+
+        def body(i: Any, carried: list[Any]) -> list[Any]:
+            place, other = (builder.add(arg, builder.mul(i, _const(4 * LANES))) for arg in args[:2])
+            total = builder.fadd(_load(builder, place, vector), _load(builder, other, vector))
+            _store(builder, total, place)
+            return carried
+
+        _loop(builder, _const(0), args[2], [], body)
+        return context.get_dummy_value()
+
+    return types.void(_INT, _INT, _INT), code
 
 
 @intrinsic

@@ -1,66 +1,43 @@
-"""Threads of our own: kernels release the GIL, so plain Python threads run them side by side.
+"""Threads, and memory that they keep.
 
-None of Numba's threading layers is safe both from several threads and after a fork. Work is cut
-into fixed parts, so results depend on the number of threads only.
+The threads are those of torch: OpenMP's, which wait for work on a processor of their own, so that
+others would only take turns with them. None of Numba's threading layers is safe both from several
+threads and after a fork.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _KEPT = 1 << 26  # words that a thread may keep from call to call
 
-_pool: ThreadPoolExecutor | None = None
-_lock = threading.Lock()
 
-
-def parts(samples: int, threads: int) -> list[tuple[int, int]]:
-    """Cut the samples into as many equal stretches as there are threads.
-
-    >>> parts(10, 4)
-    [(0, 2), (2, 5), (5, 7), (7, 10)]
-    """
-    threads = max(1, min(threads, samples))
-    return [(samples * t // threads, samples * (t + 1) // threads) for t in range(threads)]
-
-
-def run(task: Callable[[int], None], count: int) -> None:
-    """Call the task with each of the `count` part numbers, 0 in this thread, and wait for all."""
-    if count == 1:
-        return task(0)
-    others = [_executor().submit(_tidily, task, part) for part in range(1, count)]
+def _address(name: str) -> int:
+    """Of a C function of this process, or 0."""
     try:
-        task(0)
-    finally:
-        for other in others:
-            other.result()
+        function: Any = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _tidily(task: Callable[[int], None], part: int) -> None:
-    try:
-        task(part)
-    finally:
-        MEMORY.trim()
+class Threads:
+    """Addresses of C functions."""
 
-
-def _executor() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="meprop")
-        return _pool
+    parallel = _address("GOMP_parallel")
+    can = parallel != 0  # also after a fork, so that results repeat
+    pause = _address("sched_yield")
 
 
 def _forget() -> None:
-    # After a fork the threads are gone and the lock may have been held by one of them.
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+    # After a fork OpenMP waits for threads that are gone: one does all the tasks.
+    Threads.parallel = 0
 
 
 if hasattr(os, "register_at_fork"):

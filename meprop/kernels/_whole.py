@@ -1,165 +1,153 @@
-"""A whole backward pass in one call, for one thread and a gradient that is ranked by itself.
+"""A whole backward pass: stages of tasks, which any number of threads take one after the other.
 
 Python code that has dropped out of the processor's caches costs a small layer as much as the
-kernels do; here it only looks up a plan, allocates the results and calls once.
+kernels do; here it only looks up a layout, allocates the results and calls once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
-
-from meprop.kernels._choose import cut, scan, wild_scores
-from meprop.kernels._conv import backward
-from meprop.kernels._draw import draw, join
+from meprop.kernels._choose import join, keep, kth, scan, wild_scores
+from meprop.kernels._conv import input_gradient, weight_gradient
+from meprop.kernels._draw import draw
 from meprop.kernels._guess import guess
-from meprop.kernels._jit import kernel
+from meprop.kernels._jit import callback, inner, kernel
 from meprop.kernels._layout import filters_in, filters_out, map_sums
-from meprop.kernels._plan import Plan, groups_of, plan_of, work_words
-from meprop.kernels._simd import field
-from meprop.rule import TopK
+from meprop.kernels._plan import FIELDS, FIRST_PLACE, FIRST_TENSOR, STAGES, read_job
+from meprop.kernels._simd import add_at, as_double, call, fill, geti, getl, putl, shared
+
+_PREPARE, _DRAW, _SCAN, _SCORES, _KTH, _KEEP, _JOIN, _CONVOLVE, _OUT, _DONE = range(10)
+_COUNT, _LOW = len(FIELDS), FIELDS.index("low")
+_SAMPLES, _THREADS = FIELDS.index("samples"), FIELDS.index("threads")
+_SAMPLE_START = FIELDS.index("sample_start")
+_LINE = 64  # bytes between counters that several threads change
+_SPINS = 4000  # looks at a counter before the processor is given to others
 
 
-class Whole(NamedTuple):
-    """What shapes, strides and rule decide."""
+@inner
+def _tasks(job: int, stage: int) -> int:
+    """How many tasks a stage has; those of one stage do not depend on each other."""
+    p = read_job(job)
+    if stage == _PREPARE:
+        count = p.guess_tasks
+        if p.dx != 0 and p.in_rows == 0:
+            count += p.filter_tasks
+        return count + (p.bias_tasks if p.bias != 0 and p.sparse_bias == 0 else 0)
+    if stage == _KTH:
+        return p.group_tasks
+    if stage == _CONVOLVE:
+        count = p.sample_cuts * p.map_cuts if p.dw != 0 else 0
+        return count + (p.input_tasks if p.dx != 0 else 0)
+    if stage == _OUT:
+        return p.filter_tasks if p.dw != 0 and (p.in_rows == 0 or p.sample_cuts > 1) else 0
+    return p.parts
 
-    fields: Tensor  # int64, as `whole` reads them
-    plan: Plan  # whose geometry they point to
-    words: int  # of memory
-    channel: int  # where in it the lists of maps begin, after the one of positions
-    value: int  # and that of selected values
+
+@inner
+def _run(job: int, stage: int, task: int, score: int, update: int, work: int) -> int:
+    """Do one task; returns other than 0 where bounds were too high."""
+    p = read_job(job)
+    if stage == _PREPARE:
+        filters = p.filter_tasks if p.dx != 0 and p.in_rows == 0 else 0
+        if task < p.guess_tasks:
+            guess(job, task, work)
+        elif task < p.guess_tasks + filters:
+            filters_in(job, task - p.guess_tasks)
+        else:
+            map_sums(job, task - p.guess_tasks - filters, work)
+    elif stage == _DRAW:
+        draw(job, task, work)
+    elif stage == _SCAN:
+        scan(job, task, score, update, work)
+    elif stage == _SCORES:
+        wild_scores(job, task)
+    elif stage == _KTH:
+        return kth(job, task)
+    elif stage == _KEEP:
+        keep(job, task)
+    elif stage == _JOIN:
+        join(job, task, work)
+    elif stage == _CONVOLVE:
+        weights = p.sample_cuts * p.map_cuts if p.dw != 0 else 0
+        if task < weights:
+            weight_gradient(job, task, work)
+        else:
+            input_gradient(job, task - weights, work)
+    elif stage == _OUT:
+        filters_out(job, task)
+    return 0
 
 
-@kernel("i8(i8,i8,i8,i8,i8,i8,i8,i8,i8,f4,f4,f4,i8,i8)")
-def whole(
-    plan: int, memory: int, grad: int, run: int, x: int, dx: int, weight: int, dw: int, bias: int,
-    decay: float, fresh: float, drawn: float, key: int, second: int,
+@callback("void(i8)")
+def work(job: int) -> None:
+    """What each thread runs. Whoever comes late finds the tasks done, so none waits for a thread.
+
+    A stage has three counters: tasks taken, tasks done, bounds missed. What follows on a stage is
+    the same for all threads.
+    """
+    p = read_job(job)
+    mine = p.private + p.private_size * add_at(p.counters, 1)
+    at = p.counters
+    stage, score, update = _PREPARE, (p.run if p.run != 0 else p.score), p.run
+    while stage != _DONE:
+        at += 3 * _LINE
+        count = _tasks(job, stage)
+        task = add_at(at, 1)
+        while task < count:
+            if _run(job, stage, task, score, update, mine) != 0:
+                add_at(at + 2 * _LINE, 1)
+            add_at(at + _LINE, 1)
+            task = add_at(at, 1)
+        spins = 0
+        while shared(at + _LINE) < count:
+            spins += 1
+            if spins > _SPINS and p.pause != 0:
+                call(p.pause, 0, 0, 0, 0)
+        if stage == _PREPARE:
+            stage = _DRAW if as_double(p.drawn) > 0 else _SCAN
+        elif stage == _SCAN and update != 0:
+            update = 0  # run_grad moves on once
+            stage = _KTH
+            for part in range(p.parts):
+                if geti(p.wild, part) != 0:
+                    stage = _SCORES
+        elif stage == _SCORES:
+            score, stage = p.scores, _SCAN
+        elif stage == _SCAN:
+            stage = _KTH
+        elif stage == _KTH:
+            stage = _SCAN if shared(at + 2 * _LINE) > 0 else _KEEP
+        elif stage in (_DRAW, _KEEP):
+            stage = _JOIN
+        elif stage == _JOIN:
+            stage = _CONVOLVE if p.dx != 0 or p.dw != 0 else _DONE
+        else:
+            stage = _OUT if stage == _CONVOLVE else _DONE
+        if stage == _KTH and p.k >= p.size:
+            stage = _KEEP
+
+
+@kernel("i8(" + ",".join(["i8"] * 16) + ")")
+def run(
+    work: int, layout: int, memory: int, grad: int, score: int, run_grad: int, low: int, x: int,
+    dx: int, weight: int, dw: int, bias: int, key: int, second: int, parallel: int, pause: int,
 ) -> int:  # fmt: skip
     """Selection, bias, weight and input gradient; returns how many entries are kept.
 
-    An address of 0: there is none, or it is not wanted. plan: `Whole.fields`.
+    work: the address of the function above; layout: of a `Job` without tensors; memory: as much as
+    it needs; low: bounds of the groups, where they are given; parallel: `Threads.parallel`, or 0
+    for a single thread.
     """
-    nhwc, samples, maps, area = field(plan, 0), field(plan, 1), field(plan, 2), field(plan, 3)
-    by_sample, by_map, k = field(plan, 4), field(plan, 5), field(plan, 6)
-    size, sampled = field(plan, 7), field(plan, 8)
-    position, channel = memory + field(plan, 9), memory + field(plan, 10)
-    value, low = memory + field(plan, 11), memory + field(plan, 12)
-    sample_start, part = memory + field(plan, 13), memory + field(plan, 14)
-    work, bounds = memory + field(plan, 15), memory + field(plan, 16)
-    filters, dfilters = memory + field(plan, 17), memory + field(plan, 18)
-    padded, scratch = memory + field(plan, 19), memory + field(plan, 20)
-    in_rows, direct = field(plan, 21), field(plan, 22)
-    guess(
-        grad, run, grad, decay, fresh, nhwc, samples, maps, area, by_sample, by_map, k, size,
-        sampled, drawn, low, work,
-    )  # fmt: skip
-    score, update, kept = grad, run, -1
-    if drawn > 0:
-        draw(
-            grad, nhwc, 0, samples, maps, area, by_sample, by_map, low, key, second, position,
-            channel, value, sample_start, bounds, 0, part, part + 4,
-        )  # fmt: skip
-        kept = join(samples, maps * area, 1, part, part + 4, position, channel, value, sample_start)
-    while kept < 0:
-        wild = scan(
-            score, update, grad, decay, fresh, nhwc, 0, samples, maps, area, by_sample, by_map, low,
-            position, channel, value, bounds, 0, part, part + 4,
-        )  # fmt: skip
-        if update != 0:
-            score, update = run, 0  # run_grad moves on once
-            if wild != 0:
-                wild_scores(run, grad, samples * maps * area, scratch)
-                score = scratch
-                continue
-        kept = cut(
-            int(run != 0), grad, nhwc, samples, maps, area, by_sample, by_map, k, size, 0, low, 1,
-            part, part + 4, position, channel, value, sample_start, work,
-        )  # fmt: skip
-    if bias != 0:
-        map_sums(grad, nhwc, samples, maps, area, work, bias)
-    if dx == 0 and dw == 0:
-        return kept
-    if in_rows != 0:
-        filters, dfilters = weight, dw
-    elif dx != 0:
-        filters_in(
-            weight, field(plan, 23), field(plan, 24), field(plan, 25), field(plan, 26),
-            field(plan, 27), field(plan, 28), field(plan, 29), field(plan, 30), field(plan, 31),
-            field(plan, 32), field(plan, 33), filters,
-        )  # fmt: skip
-    sums = dfilters if dw != 0 else 0
-    images = padded if direct == 0 else 0
-    backward(
-        0, samples, position, channel, value, sample_start,
-        x, field(plan, 34), field(plan, 35), field(plan, 36), field(plan, 37),
-        dx, field(plan, 38), field(plan, 39), field(plan, 40), field(plan, 41),
-        filters, sums, images, scratch, kept, field(plan, 42),
-    )  # fmt: skip
-    if dw != 0 and in_rows == 0:
-        filters_out(
-            dfilters, 1, dw, field(plan, 23), field(plan, 24), field(plan, 25), field(plan, 26),
-            field(plan, 27), field(plan, 28), field(plan, 29), field(plan, 30), field(plan, 31),
-            field(plan, 32), field(plan, 33),
-        )  # fmt: skip
-    return kept
-
-
-@lru_cache(maxsize=512)
-def whole_of(
-    grad_shape: tuple, grad_steps: tuple, x_shape: tuple, x_steps: tuple, weight_shape: tuple,
-    weight_steps: tuple, sliding: Any, rule: TopK | None,
-) -> Whole | None:  # fmt: skip
-    """Lay a call out; `None` where only the general path can take it."""
-    if rule is not None and (
-        rule.scope == "unified" or rule.pick not in ("top", "unbiased") or rule.bias != "full"
-    ):
-        return None
-    linear = len(grad_shape) == 2
-    shapes: list[tuple] = [grad_shape, x_shape, weight_shape]
-    steps: list[tuple] = [grad_steps, x_steps, weight_steps]
-    if linear:
-        shapes, steps = [(*s, 1, 1) for s in shapes], [(*s, 1, 1) for s in steps]
-    formats = [_formats(*tensor) for tensor in zip(shapes, steps, strict=True)]
-    (plain, last), *others = formats
-    by_planes = rule is not None and rule.scope in ("mixed", "layer")
-    nhwc = last and (linear or not by_planes)
-    if not (nhwc or plain) or not all(any(formats) for formats in others):
-        return None
-    samples, maps, height, columns = shapes[0]
-    area, total = height * columns, samples * maps * height * columns
-    if linear and rule is not None and rule.scope in ("map", "sample"):
-        rule = replace(rule, scope="mixed")
-    groups = groups_of(rule, samples, maps, area)
-    plan = plan_of(
-        torch.Size(shapes[1]), torch.Size(shapes[2]), (height, columns), *sliding, samples
-    )
-    part_size = maps * plan.row_size
-    sizes = [
-        total, total, total, groups.number, samples + 1, 2, work_words(groups, maps, total),
-        192 * maps + 64, part_size, part_size, plan.padded, plan.scratch + 2 * total,
-    ]  # fmt: skip
-    places = [0]
-    for size in sizes:
-        places.append(places[-1] + -(-size // 16) * 64 + 64)
-    fields = [
-        int(nhwc), samples, maps, area, *groups[:4], groups.sampled, *places[:-1],
-        int(plan.whole and others[1][1]), int(plan.direct and others[0][1]),
-        *steps[2], *plan.filters, *steps[1], *steps[1], plan.geometry.data_ptr(),
-    ]  # fmt: skip
-    return Whole(
-        torch.tensor(fields, dtype=torch.int64),
-        plan,
-        places[-1] // 4,
-        places[1] // 4,
-        places[2] // 4,
-    )
-
-
-def _formats(shape: tuple, steps: tuple) -> tuple[bool, bool]:
-    """Whether a tensor of this shape and strides is contiguous, and whether channels_last."""
-    t = torch.empty_strided(shape, steps, device="meta")
-    return t.is_contiguous(), t.is_contiguous(memory_format=torch.channels_last)
+    for i in range(_COUNT):
+        shift = memory if FIRST_PLACE <= i < FIRST_TENSOR else 0
+        putl(memory, i, getl(layout, i) + shift)
+    tensors = (grad, score, run_grad, x, dx, weight, dw, bias, key, second, pause)
+    for i in range(11):
+        putl(memory, FIRST_TENSOR + 1 + i, tensors[i])
+    if low != 0:
+        putl(memory, _LOW, low)
+    fill(getl(memory, FIRST_PLACE), 3 * _LINE // 4 * (STAGES + 1))
+    if parallel != 0:
+        call(parallel, work, memory, getl(memory, _THREADS), 0)
+    else:
+        call(work, memory, 0, 0, 0)
+    return geti(getl(memory, _SAMPLE_START), getl(memory, _SAMPLES))

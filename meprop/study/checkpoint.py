@@ -9,23 +9,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import pickle
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
 
 from meprop.study.config import Config
 from meprop.study.provenance import code_digest
 from meprop.study.record import write_atomically
+from meprop.study.settings import InOneSentence
 
 MAGIC = b"meprop checkpoint "
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(InOneSentence, RuntimeError):
     """A checkpoint that this run must not go on from."""
 
 
@@ -52,24 +55,28 @@ def discard(path: str | Path) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path, patience: float = 5.0) -> Iterator[None]:
-    """Keep other processes from the same work; the system frees the lock of one that dies.
-
-    Whoever asks for the status holds the lock for an instant: only one that stays taken for
-    `patience` seconds is another run's.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(_lock_file(path))
+def held(path: Path) -> Iterator[None]:
+    """Wait while another process does the same work, maybe one of another checkout."""
     try:
-        lock.acquire(timeout=patience)
-    except Timeout:
+        lock = hold(_lock_file(path), f"trains this run ({path})")
+    except OSError as error:
         raise CheckpointError(
-            f"{path}: another process is training this configuration; wait for it, or stop it"
+            f"{error.filename or path}: no checkpoint can be kept there ({error.strerror}); "
+            "XDG_CACHE_HOME names another place"
         ) from None
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
+
+
+def hold(path: Path, what: str) -> AcquireReturnProxy[FileLock]:
+    """A lock that others may have; the system frees the one of a process that dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        return lock.acquire(timeout=1)  # whoever asks for the status holds it for an instant
+    except Timeout:
+        print(f"Waiting: another process {what}.", file=sys.stderr, flush=True)
+        return lock.acquire()
 
 
 def save(path: Path, config: Config, state: dict[str, Any]) -> None:
@@ -90,19 +97,25 @@ def load(path: Path, config: Config) -> dict[str, Any] | None:
         header, _, payload = path.read_bytes().partition(b"\n")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise CheckpointError(f"{path}: no checkpoint ({error.strerror}); move it away") from None
     if header != MAGIC + _checksum(payload):
         warnings.warn(f"{path}: damaged checkpoint, starting from the beginning", stacklevel=3)
         return None
-    content = torch.load(io.BytesIO(payload), weights_only=True)
-    for what, ours in (("config", config.to_dict()), ("code", code_digest())):
-        if content[what] != ours:
-            other = "another configuration" if what == "config" else "another state of the code"
-            raise CheckpointError(
-                f"{path}: this checkpoint belongs to {other}; delete it to start from the "
-                "beginning, or give another path"
-                + (", or go back to the code that wrote it" if what == "code" else "")
-            )
-    return content["state"]
+    way_out = "delete it to start from the beginning, or give another path"
+    try:
+        content = torch.load(io.BytesIO(payload), weights_only=True)
+        theirs, code, state = Config.from_dict(content["config"]), content["code"], content["state"]
+    except (pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as error:
+        what = " ".join(str(error).split())[:100]
+        raise CheckpointError(f"{path}: holds something else ({what}); {way_out}") from None
+    if theirs != config:
+        what = f"another configuration ({config.differences(theirs)})"
+    elif code != code_digest():
+        what, way_out = "another state of the code", f"{way_out}, or go back to that code"
+    else:
+        return state
+    raise CheckpointError(f"{path}: this checkpoint belongs to {what}; {way_out}")
 
 
 def _checksum(payload: bytes | memoryview) -> bytes:

@@ -37,24 +37,11 @@ _Seed = Annotated[_Int, Number(0, 10**9)]
 _Ratio = Annotated[float, Number(0, 1, above=True, hint="for exact gradients leave it out (null)")]
 _Share = Annotated[float, Number(0, 1, below=True)]
 _Rate = Annotated[float, Field(allow_inf_nan=False), Number(0, above=True)]
-_Dataset = Annotated[str, OneOf(DATASETS)]
-_Scope = Annotated[str, OneOf(SCOPES)]
-_Pick = Annotated[str, OneOf(PICKS)]
-_Bias = Annotated[str, OneOf(BIASES)]
-_Only = Annotated[str, OneOf(ONLY)]
 _Layers = Annotated[
     tuple[Annotated[str, OneOf(LAYERS)], ...],
     Field(strict=False),  # a list too
     AfterValidator(_in_order),
 ]
-_History = Annotated[str, OneOf(HISTORIES)]
-_SelectAt = Annotated[str, OneOf(SELECT_AT)]
-_Activation = Annotated[str, OneOf(ACTIVATIONS)]
-_Backend = Annotated[str, OneOf(BACKENDS)]
-_Network = Annotated[str, OneOf(NETWORKS)]
-_Contender = Annotated[str, OneOf(CONTENDERS)]
-_Optimizer = Annotated[str, OneOf(OPTIMIZERS)]
-_Schedule = Annotated[str, OneOf(SCHEDULES)]
 
 # What is selected, and what only the paper's network has
 _SELECTION = ("decay", "scope", "pick", "bias", "only", "sparse_layers", "history", "select_at")
@@ -73,34 +60,34 @@ class Config:
     TopK(ratio=0.05, decay=0.6, scope='map', pick='top', bias='full')
     """
 
-    dataset: _Dataset = "mnist"  # mnist | digits | fashion-mnist | cifar10
+    dataset: Annotated[str, OneOf(DATASETS)] = "mnist"  # mnist | digits | fashion-mnist | cifar10
     train_size: _Count | None = None  # the first so many training images; None: all
     batch_norm: bool = False  # between convolution and activation (Table 3)
     ratio: _Ratio | None = None  # share of each feature map's gradient passed back, in (0, 1]
     decay: _Share = 0.0  # of run_grad (Eq. 15), in [0, 1)
-    scope: _Scope = "map"  # over what the top k are taken: map | sample | layer | mixed | unified
-    pick: _Pick = "top"  # top | random (a control) | unbiased | centred
-    bias: _Bias = "full"  # gradient of the bias: full | sparse
+    scope: Annotated[str, OneOf(SCOPES)] = "map"  # map | sample | layer | mixed | unified
+    pick: Annotated[str, OneOf(PICKS)] = "top"  # top | random (a control) | unbiased | centred
+    bias: Annotated[str, OneOf(BIASES)] = "full"  # gradient of the bias: full | sparse
     sparse_layers: _Layers = ("conv1", "conv2")  # where the selection takes place
-    history: _History = "slot"  # run_grad per slot of the mini-batch, or per position
-    select_at: _SelectAt = "conv"  # selection below batch normalisation (conv) or above it (bn)
-    activation: _Activation = "relu"  # relu | sigmoid | tanh
+    history: Annotated[str, OneOf(HISTORIES)] = "slot"  # run_grad per slot | position
+    select_at: Annotated[str, OneOf(SELECT_AT)] = "conv"  # below BN (conv) | above it (bn)
+    activation: Annotated[str, OneOf(ACTIVATIONS)] = "relu"  # relu | sigmoid | tanh
     dropout: _Share = 0.0  # on fc1, in [0, 1)
-    backend: _Backend = "auto"  # auto | sparse | masked
+    backend: Annotated[str, OneOf(BACKENDS)] = "auto"  # auto | sparse | masked
     epochs: _Count = 30
     batch_size: _Count = 10
     lr: _Rate = 0.001  # Adam's; betas 0.9 and 0.999, epsilon 1e-8
     seed: _Seed = 0  # initialisation and data order
     threads: _Threads = 1  # changes the order of sums, so it changes results
     # Younger than the first records, and left out of `to_dict` at their default
-    network: _Network = "paper"  # paper | resnet20 (of He et al. 2016, all its convolutions)
-    contender: _Contender | None = (
-        None  # another: channels | channels-alternate | samples | entries
-    )
-    optimizer: _Optimizer = "adam"  # adam | sgd (momentum 0.9, weight decay 0.0005)
-    schedule: _Schedule = "constant"  # constant | onecycle (lr is its peak)
+    network: Annotated[str, OneOf(NETWORKS)] = "paper"  # paper | resnet20 (He et al. 2016)
+    # Another way to thin: channels | channels-alternate | samples | entries
+    contender: Annotated[str, OneOf(CONTENDERS)] | None = None
+    # adam | sgd (momentum 0.9, weight decay 0.0005)
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "adam"
+    schedule: Annotated[str, OneOf(SCHEDULES)] = "constant"  # constant | onecycle (lr is its peak)
     augment: bool = False  # shift and mirror the training images
-    only: _Only | None = None  # select for one side's gradient alone: weight | input
+    only: Annotated[str, OneOf(ONLY)] | None = None  # thin one gradient alone: weight | input
     train_eval: bool = False  # try each epoch's network on the first 10,000 training images too
 
     def __post_init__(self) -> None:
@@ -127,27 +114,20 @@ class Config:
                 "network='paper' takes grey images of 28 x 28, and dataset='cifar10' has others; "
                 "use network='resnet20'"
             )
-        if self.select_at == "bn" and not self.batch_norm:
-            raise ValueError("select_at='bn' needs batch_norm=True")
-        if self.select_at == "bn" and self.only is not None:
-            raise ValueError(f"only={self.only!r} has no effect with select_at='bn'")
-        if self.select_at == "bn" and "fc2" in self.sparse_layers:
-            raise ValueError("select_at='bn', but 'fc2' in sparse_layers has no BN above it")
-        if self.select_at == "bn" and self.bias == "sparse":
+        if self.select_at == "bn":
+            self._refuse(("bias", "only"), "with select_at='bn': below BN it is not sparse")
+            if not self.batch_norm or "fc2" in self.sparse_layers:
+                raise ValueError(
+                    "select_at='bn' needs a BN: batch_norm=True, no 'fc2' among layers"
+                )
+        if self.decay == 0:
+            self._refuse(("history",), "without a decay")
+        if self.pick in ("random", "unbiased"):
+            self._refuse(("decay",), f"with pick={self.pick!r}")
+        if {"conv1", "conv2"} & {*self.sparse_layers} and self.scope not in SCOPES_OF["Conv2d"]:
             raise ValueError(
-                "bias='sparse' has no effect with select_at='bn': the selection is above "
-                "BN, and what arrives below it at the bias is not sparse"
-            )
-        if self.history == "position" and self.decay == 0:
-            raise ValueError("history='position' needs a decay greater than 0")
-        if self.pick in ("random", "unbiased") and self.decay > 0:
-            raise ValueError(f"decay={self.decay!r} has no effect with pick={self.pick!r}")
-        convolutions = [layer for layer in self.sparse_layers if layer.startswith("conv")]
-        if convolutions and self.scope not in SCOPES_OF["Conv2d"]:
-            raise ValueError(
-                f"scope={self.scope!r} exists for fully connected layers only, but "
-                f"sparse_layers has {convolutions[0]!r}; use one of "
-                + ", ".join(SCOPES_OF["Conv2d"])
+                f"scope={self.scope!r} exists for fully connected layers only, and sparse_layers "
+                f"has others; use one of {', '.join(SCOPES_OF['Conv2d'])}"
             )
         if self.batch_norm and self.batch_size == 1:
             raise ValueError("batch_norm needs a batch_size of at least 2, got 1")
@@ -181,6 +161,16 @@ class Config:
             # digests stay what they were.
             if name in _FIRST or value != DEFAULTS[name]
         }
+
+    def differences(self, other: Config) -> str:
+        """The fields in which another one differs, with its values.
+
+        >>> Config(seed=1).differences(Config(ratio=0.05))
+        'ratio 0.05, seed 0'
+        """
+        theirs = vars(other)
+        names = [name for name, value in vars(self).items() if value != theirs[name]]
+        return ", ".join(f"{name} {theirs[name]!r}" for name in names)
 
     @property
     def digest(self) -> str:

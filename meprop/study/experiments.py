@@ -6,7 +6,7 @@ A mistake in that file is reported with its line, what is wrong and the nearest 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 import meprop
 from meprop.study.config import DEFAULTS, Config
 from meprop.study.data import DATASETS
-from meprop.study.settings import Number, Place, SettingError, mistake, nearest, shown
+from meprop.study.settings import InOneSentence, Number, Place, SettingError, mistake, nearest
 
 # The checkout this module belongs to. Paths of runs are relative to it, whatever the caller's
 # folder is.
@@ -26,7 +26,7 @@ ROOT = Path(meprop.__file__).resolve().parents[1]
 FILE = "experiments.yml"
 
 
-class ExperimentsError(ValueError):
+class ExperimentsError(InOneSentence, ValueError):
     """A mistake in experiments.yml, or a name that it does not have."""
 
 
@@ -119,22 +119,23 @@ class Experiments:
         ['quick/table2-baseline-s0']
         """
         for suite in suites:
-            _check_known("suite", suite, self.suites)
+            if suite not in self.suites:
+                raise ExperimentsError(f"{FILE}: no suite {suite!r}; {nearest(suite, self.suites)}")
         runs = [run for suite in suites for run in self.suites[suite].runs]
         for name in only or ():
             if not any(fnmatchcase(run.name, name) for run in runs):
-                _check_known(
-                    f"configuration of {', '.join(suites)}", name, {run.name for run in runs}
+                raise ExperimentsError(
+                    f"{FILE}: no configuration of {', '.join(suites)} {name!r}; "
+                    + nearest(name, {run.name for run in runs})
                 )
         if only:
             runs = [run for run in runs if any(fnmatchcase(run.name, name) for name in only)]
-        declared = sorted({run.seed for run in runs})
-        for seed in seeds or ():
-            if seed not in declared:
-                raise ExperimentsError(
-                    f"{FILE}: seed {seed} is not declared for these runs, only "
-                    + ", ".join(map(str, declared))
-                )
+        declared = {run.seed for run in runs}
+        if seeds and (unknown := set(seeds) - declared):
+            raise ExperimentsError(
+                f"{FILE}: seed {min(unknown)} is not declared for these runs, only "
+                + ", ".join(map(str, sorted(declared)))
+            )
         return [run for run in runs if not seeds or run.seed in seeds]
 
 
@@ -145,9 +146,9 @@ def load(path: str | Path | None = None) -> Experiments:
     ['ablation', 'cifar10', 'fashion', 'mnist-unbiased', 'paper', 'quick']
     """
     path = Path(path) if path is not None else ROOT / FILE
-    lines: dict[Place, int] = {}
+    content, lines = _content(path)
     try:
-        declared = _Declared.model_validate(_content(path, lines))
+        declared = _Declared.model_validate(content)
         suites = {name: _suite(name, suite) for name, suite in declared.suites.items()}
         _check_once(suites)
     except ValidationError as error:
@@ -173,15 +174,15 @@ def _run_name(name: str) -> str:
     return name
 
 
-def _distinct(values: list[Any]) -> list[Any]:
+def _distinct(values: Any) -> Any:
     if not values or len(set(values)) < len(values):
-        raise ValueError(f"the list {f'{values} names one twice' if values else 'is empty'}")
+        raise ValueError(f"the list {'names one twice' if values else 'is empty'}")
     return values
 
 
 _Name = Annotated[str, AfterValidator(_name)]
 _RunName = Annotated[str, AfterValidator(_run_name)]
-_Names = Annotated[list[str], AfterValidator(_distinct)]
+_Names = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_distinct)]
 _Seeds = Annotated[list[Annotated[int, Number(0, 10**9)]], AfterValidator(_distinct)]
 _ByPattern = BeforeValidator(lambda seeds: {"*": seeds} if isinstance(seeds, list) else seeds)
 
@@ -194,7 +195,7 @@ class _Study(_Strict):
     about: str
     varies: _Names
     runs: _Names
-    within: _Names = []
+    within: _Names = ()
 
 
 class _Suite(_Strict):
@@ -216,7 +217,7 @@ def _known(place: Place) -> Collection[str]:
 
 
 def _located(path: Path, lines: dict[Place, int], error: SettingError) -> ExperimentsError:
-    place = tuple(part for part in error.place if part != "[key]")
+    place = tuple(map(str, error.place))
     line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
     parts = [path.name] if line is None else [path.name, f"line {line}"]
     kinds = {"suites": "suite", "runs": "run", "studies": "study"}
@@ -225,68 +226,45 @@ def _located(path: Path, lines: dict[Place, int], error: SettingError) -> Experi
     return ExperimentsError(f"{', '.join(parts)}: {error}")
 
 
-def _content(path: Path, lines: dict[Place, int]) -> Any:
-    """What a YAML file holds, and in `lines` where."""
+def _content(path: Path) -> tuple[Any, dict[Place, int]]:
+    """What a YAML file holds, and where."""
     try:
-        reader = _Reader(path.read_text(encoding="utf-8"), lines)
-        return reader.plain(reader.get_single_node())
+        text = path.read_text(encoding="utf-8")
+        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > 20:
+            # Of aliases of aliases nobody would see the end.
+            raise yaml.MarkedYAMLError(problem="more than 20 aliases")
+        lines = dict(_lines(yaml.compose(text, yaml.SafeLoader)))
+        return yaml.safe_load(text), lines
     except FileNotFoundError:
         raise ExperimentsError(
             f"{path}: no such file; the study needs the project's checkout, with meprop installed "
-            "from it (pip install -e .)"
+            "from it (pip install -e '.[study]')"
         ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ExperimentsError(f"{path.name}{line}: {error.problem or error.context}") from None
-    except (OSError, UnicodeError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         what = " ".join(str(error).split())
         raise ExperimentsError(f"{path.name}: not readable as YAML in UTF-8 ({what})") from None
 
 
-class _Reader(yaml.SafeLoader):
-    """YAML to plain values. Refuses a key that is there twice, which the standard loader takes in
-    silence, and more values than anybody writes: aliases of aliases of aliases.
-    """
-
-    MOST = 20_000
-
-    def __init__(self, text: str, lines: dict[Place, int]) -> None:
-        super().__init__(text)
-        self.lines, self.count = lines, 0
-
-    def plain(self, node: yaml.Node | None, place: Place = ()) -> Any:
-        self.count += 1
-        if self.count > self.MOST:
-            raise self.refused(node, f"more than {self.MOST} values, those of aliases included")
-        if isinstance(node, yaml.SequenceNode):
-            return [self.plain(each, (*place, i)) for i, each in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, place)
-        try:
-            return None if node is None else self.construct_object(node)
-        except ValueError as error:  # a date that is none, or thousands of digits
-            raise self.refused(node, str(error)) from None
-
-    def mapping(self, node: yaml.MappingNode, place: Place) -> dict[Any, Any]:
-        merged: dict[Any, Any] = {}
-        own: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                if not isinstance(value := self.plain(value_node, place), dict):
-                    raise self.refused(value_node, f"<< takes a mapping, got {shown(value)}")
-                merged |= value
-                continue
-            key = self.plain(key_node)
-            if isinstance(key, list | dict) or key in own:
-                what = "is no name" if isinstance(key, list | dict) else "is there twice"
-                raise self.refused(key_node, f"{shown(key)} {what}")
-            own[key] = self.plain(value_node, (*place, key))
-            self.lines[*place, key] = key_node.start_mark.line + 1
-        return merged | own
-
-    def refused(self, node: yaml.Node | None, what: str) -> yaml.MarkedYAMLError:
-        return yaml.MarkedYAMLError(problem=what, problem_mark=node and node.start_mark)
+def _lines(node: yaml.Node | None, place: Place = ()) -> Iterator[tuple[Place, int]]:
+    """The line of each key; one that is there twice, which YAML takes in silence, is refused."""
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from _lines(each, place)
+    if isinstance(node, yaml.MappingNode):
+        seen = set()
+        for key, value in node.value:
+            name = str(key.value)
+            if name in seen:
+                what = f"{name!r} is there twice"
+                raise yaml.MarkedYAMLError(problem=what, problem_mark=key.start_mark)
+            seen.add(name)
+            here = place if name == "<<" else (*place, name)
+            yield from _lines(value, here)
+            yield here, key.start_mark.line + 1
 
 
 # What it means
@@ -352,8 +330,7 @@ def _study(suite: str, name: str, declared: _Study, configs: dict[str, Config]) 
             f"{', '.join(sorted(declared.varies))}",
             (*place, "varies"),
         )
-    varies, runs, within = map(tuple, (declared.varies, declared.runs, declared.within))
-    return Study(suite, name, declared.about, varies, runs, within)
+    return Study(suite, name, **vars(declared))
 
 
 def _check_once(suites: dict[str, Suite]) -> None:
@@ -370,8 +347,3 @@ def _check_once(suites: dict[str, Suite]) -> None:
                 what = f"two studies are called {study.name!r}"
                 raise SettingError(what, ("suites", suite.name, "studies", study.name))
             names.add(study.name)
-
-
-def _check_known(kind: str, word: str, known: Any) -> None:
-    if word not in known:
-        raise ExperimentsError(f"{FILE}: no {kind} {word!r}; {nearest(word, sorted(known))}")

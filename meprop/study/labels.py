@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
-from meprop.study.config import Config
+from meprop.study.config import DEFAULTS, Config
 from meprop.study.experiments import Run
 
 _WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
@@ -60,8 +59,7 @@ def run_title(run: Run) -> str:
     >>> run_title(load().pick(["ablation"], only=["decay-d09-bn"])[0])
     'decay-d09-bn: 5%, decay 0.9, with BN, 5,000 images'
     """
-    defaults = {field.name: field.default for field in fields(Config)}
-    if run.config.network != defaults["network"]:
-        defaults["batch_norm"] = True  # no other has it or not
+    # No other network has BN or not.
+    defaults = DEFAULTS | {"batch_norm": run.config.network != DEFAULTS["network"]}
     names = [n for n in _TITLE if n == "ratio" or getattr(run.config, n) != defaults[n]]
     return f"{run.name}: {', '.join(words(run.config, names))}"

@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import psutil  # type: ignore[import-untyped]
 from pydantic import ConfigDict, ValidationError, create_model
@@ -26,6 +25,7 @@ from meprop.study.experiments import ROOT
 from meprop.study.record import Record
 from meprop.study.settings import Folder, OneOf, mistake
 from meprop.study.settings import Number as Number
+from meprop.study.settings import SettingError as ParameterError
 from meprop.study.training import train
 
 # Set by the Snakefile: the process that a run belongs to. Killed at once (kill -9), it cannot stop
@@ -36,13 +36,6 @@ LOG = "MEPROP_LOG"
 # What papermill may set beside the fields of Config.
 FILES = ("record", "checkpoint")
 _IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
-
-
-class ParameterError(ValueError):
-    """A wrong parameter; a notebook shows the sentence alone."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
 
 
 def given(namespace: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +57,10 @@ def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number | Pa
 
     >>> check({"table": 4}, table=(2, 3))
     Traceback (most recent call last):
-    meprop.study.notebook.ParameterError: table must be 2 or 3, got 4
+    meprop.study.settings.SettingError: table must be 2 or 3, got 4
     >>> check({"tabel": 2}, table=(2, 3))
     Traceback (most recent call last):
-    meprop.study.notebook.ParameterError: unknown parameter 'tabel'; did you mean 'table'?
+    meprop.study.settings.SettingError: unknown parameter 'tabel'; did you mean 'table'?
     """
     kinds: dict[str, Any] = {}
     for name, choices in allowed.items():
@@ -76,14 +69,23 @@ def check(namespace: Mapping[str, Any], **allowed: Collection[Any] | Number | Pa
         elif isinstance(choices, Path):
             kind = Annotated[str, Folder(choices)]
         else:
-            kind = Annotated[Any, OneOf(choices)]
+            kind = Annotated[type(next(iter(choices))), OneOf(choices)]
         kinds[name] = (kind, ...)
     strict = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
     model = create_model("Parameters", __config__=strict, **kinds)
     try:
         model.model_validate(given(namespace))
     except ValidationError as error:
-        raise ParameterError(str(mistake(error, lambda _: allowed, "parameter"))) from None
+        raise mistake(error, lambda _: allowed, "parameter") from None
+
+
+def glue(topic: str, numbers: Mapping[str, Any]) -> None:
+    """Give numbers and words to the text of the book, as `topic-name`."""
+    import myst_nb  # type: ignore[import-untyped] # here, because it takes long to import
+
+    for name, value in numbers.items():
+        plain = value if isinstance(value, str | int) else round(float(value), 6)
+        myst_nb.glue(f"{topic}-{name}", plain, display=False)
 
 
 def checked(namespace: Mapping[str, Any]) -> Config:
@@ -94,16 +96,14 @@ def checked(namespace: Mapping[str, Any]) -> Config:
 
     >>> checked({"dataset": "digits", "ratoi": 0.05})
     Traceback (most recent call last):
-    meprop.study.notebook.ParameterError: Config: unknown key 'ratoi'; did you mean 'ratio'?
+    meprop.study.settings.SettingError: Config: unknown key 'ratoi'; did you mean 'ratio'?
     """
-    values = {name: value for name, value in given(namespace).items() if name not in FILES}
     for name in FILES:
-        if not isinstance(value := namespace.get(name), str | None):
+        value = namespace.get(name)
+        if not isinstance(value, str | None) or (value and (ROOT / value).is_dir()):
             raise ParameterError(f"{name} must be a file's path or None, got {value!r}")
-    try:
-        return Config.from_dict(values)
-    except ValueError as error:
-        raise ParameterError(str(error)) from None
+    values = given(namespace)
+    return Config.from_dict({name: values[name] for name in values if name not in FILES})
 
 
 def obtain(config: Config, record: str | None = None, checkpoint: str | None = None) -> Record:
@@ -117,15 +117,10 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
         atexit.register(os._exit, 0)
     if record is not None and (ROOT / record).exists():
         found = Record.load(ROOT / record)
-        if found.config != config:
-            others = [
-                f"{field.name} {getattr(found.config, field.name)!r}"
-                for field in fields(Config)
-                if getattr(found.config, field.name) != getattr(config, field.name)
-            ]
+        if others := config.differences(found.config):
             raise ParameterError(
-                f"{record} holds the record of another configuration ({', '.join(others)}): "
-                "give another path, or delete it"
+                f"{record} holds the record of another configuration ({others}): give another "
+                "path, or delete it"
             )
         return found
     with _progress(), _collecting():
@@ -135,26 +130,13 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
 
 
 def keep(result: Record, record: str | None = None, checkpoint: str | None = None) -> None:
-    """Save a record whose numbers agree; only then is its checkpoint of no more use."""
-    _check(result)
+    """Save a record; only then is its checkpoint of no more use."""
     if record is None:
         return
     if not (ROOT / record).exists():
         result.save(ROOT / record)
     if (path := _path(result.config, checkpoint)) is not None:
         discard(path)
-
-
-def _check(result: Record) -> None:
-    epochs = [epoch["epoch"] for epoch in result.history]
-    assert epochs == list(range(1, len(epochs) + 1))
-    assert len(epochs) == result.config.epochs or result.status == "diverged"
-    if result.best_epoch is not None:
-        best = max(result.history, key=lambda epoch: epoch["dev_accuracy"])  # the first of equals
-        assert result.best_epoch == best["epoch"]
-        assert result.dev_accuracy == best["dev_accuracy"]
-        assert result.test_accuracy == best["test_accuracy"]
-        assert len(result.test_errors or ()) == len(result.test_predictions or ())
 
 
 def _path(config: Config, checkpoint: str | None) -> Path | None:
@@ -197,15 +179,13 @@ def _collecting() -> Iterator[None]:
 def _progress() -> Iterator[None]:
     """Show the progress bar as one line that is gone at the end: a stored notebook has none of it.
 
-    Inside the pipeline it goes to the log instead.
+    Inside the pipeline it is kept in a file beside the log, and what else is said goes there.
     """
     if LOG in os.environ:
-        with (ROOT / os.environ[LOG]).open("a", encoding="utf-8") as log:
-
-            def write(line: str) -> None:
-                print(line, file=log, flush=True)
-
-            with contextlib.redirect_stderr(_Line(write, every=10, rest=log)):
+        log = ROOT / os.environ[LOG]
+        with log.open("a", encoding="utf-8", buffering=1) as rest:
+            line = _Line(log.with_suffix(".progress").write_text, rest)
+            with contextlib.redirect_stderr(line):
                 yield
         return
     from IPython import get_ipython
@@ -219,25 +199,25 @@ def _progress() -> Iterator[None]:
     def replace(line: str) -> None:
         handle.update({"text/plain": line}, raw=True)
 
-    with contextlib.redirect_stderr(_Line(replace, every=0.5, rest=sys.stderr)):
+    with contextlib.redirect_stderr(_Line(replace, sys.stderr)):
         yield
     clear_output()
 
 
 class _Line(io.TextIOBase):
-    """A stream for a progress bar: passes on what the line says every few seconds.
+    """A stream for a progress bar: shows what the line says, but not more than once a second.
 
     What is no progress bar, such as a warning, goes to `rest` as it is.
     """
 
-    def __init__(self, show: Callable[[str], None], every: float, rest: TextIO) -> None:
-        self.show, self.every, self.last, self.rest = show, every, -math.inf, rest
+    def __init__(self, show: Callable[[str], object], rest: Any) -> None:
+        self.show, self.rest, self.last = show, rest, -math.inf
 
     def write(self, text: str) -> int:
         if not text.startswith("\r"):
             if text.strip():
                 self.rest.write(text)
-        elif (now := time.monotonic()) - self.last >= self.every:
+        elif (now := time.monotonic()) - self.last >= 1:
             self.show(text.strip())
             self.last = now
         return len(text)

@@ -12,29 +12,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from meprop.study import _papermill
 from meprop.study.experiments import ROOT, Experiments, ExperimentsError, Run, load
 from meprop.study.labels import run_title
 from meprop.study.paper import paper
-from meprop.study.pipeline import (
-    alone,
-    draft,
-    find,
-    last_line,
-    parameters,
-    resources,
-    snakemake,
-    train,
-)
+from meprop.study.pipeline import alone, draft, find, resources, snakemake, train, why
 from meprop.study.settings import nearest
 
 FOLDER = Path("notebooks")
@@ -42,6 +31,8 @@ FOLDER = Path("notebooks")
 TIMED = ("05-speed", "08-your-model")
 # Made anew whenever the book is built: it compares the reader's own machine.
 OWN_MACHINE = "07-quick"
+# Studies that show no difference share a page.
+SHARED = ("decay", "pick", "bias", "layers", "history")
 INDEX = "_build/html/index.html"  # of the book
 
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
@@ -159,11 +150,8 @@ def pages() -> list[Page]:
 
 def run_pages() -> list[Page]:
     """The runs whose notebooks are part of the repository, as far as they are done."""
-    return [
-        run_page(run)
-        for run in _runs()
-        if run.notebook.is_relative_to(FOLDER) and find(run)[0] is not None
-    ]
+    done = [run for run in _runs() if run.committed and find(run)[0] is not None]
+    return [run_page(run) for run in done if run.notebook.is_relative_to(FOLDER)]
 
 
 def run_page(run: Run) -> Page:
@@ -178,11 +166,18 @@ def _links(run: Run) -> str:
     """Where a run comes from and what it is used for (Markdown)."""
     links = {"Record": run.record}
     for page in _made():
-        if page.declared is None:  # a table, whose records have its name
-            if any(run.record.match(pattern) for pattern in page.reads):
-                links[str(page.title).partition(":")[0]] = page.path
-        elif run.name in page.declared["runs"]:
-            links[f"Study: {page.declared['name']}"] = page.path
+        named = any(run.record.match(pattern) for pattern in page.reads)
+        if page.declared is None and named:  # a table, whose records have its name
+            links[str(page.title).partition(":")[0]] = page.path
+        for study in page.declared or ():
+            if run.name in study["runs"]:
+                links[f"Study: {study['name']}"] = page.path
+    links |= {
+        f"Seed {other.seed}": other.record
+        for other in _runs()
+        if (other.suite, other.name) == (run.suite, run.name) and other.seed != run.seed
+        if (ROOT / other.record).is_file()
+    }
     links |= {"Claims": FOLDER / "06-claims.ipynb", "All runs": FOLDER / "09-runs.ipynb"}
     return " · ".join(f"[{text}](/{path.as_posix()})" for text, path in links.items())
 
@@ -190,7 +185,8 @@ def _links(run: Run) -> str:
 def training(run: Run) -> dict[str, Any]:
     """What `_papermill.py` is told to train a run, whose page is then up to date."""
     record = draft(run).with_suffix(".json").as_posix()
-    own = {"parameters": parameters(run), "records": {run.record.as_posix(): record}}
+    parameters = run.config.to_dict() | {"record": record, "checkpoint": "auto"}
+    own = {"parameters": parameters, "records": {run.record.as_posix(): record}}
     return run_page(run).specification() | own
 
 
@@ -200,10 +196,14 @@ def _made() -> Iterator[Page]:
         title = f"{its['where']}: accuracy {its['about']}"
         records = f"results/paper/table{number}-*.json"
         yield _page("03-tables", f"table{number}", title, (records,), table=number)
-    for study in _experiments(ROOT / "experiments.yml").studies.values():
-        records = f"results/{study.suite}/*.json"  # all of them: the spread is pooled
-        name, its = f"ablation-{study.name}", asdict(study)
-        yield _page("04-ablations", name, study.about, (records,), its, study=study.name)
+    studies = _experiments(ROOT / "experiments.yml").studies
+    alone = {name: [study] for name, study in studies.items() if name not in SHARED}
+    shared = [studies[name] for name in SHARED if name in studies]
+    for name, its in (alone | ({"others": shared} if shared else {})).items():
+        title = its[0].about if name != "others" else "What makes no visible difference"
+        records = f"results/{its[0].suite}/*.json"  # all of them: the spread is pooled
+        declared = [asdict(study) for study in its]
+        yield _page("04-ablations", f"ablation-{name}", title, (records,), declared, study=name)
 
 
 def _page(
@@ -220,22 +220,6 @@ def _page(
         return Page(source, source, {}, title, reads, declared)
     path = FOLDER / "pages" / f"{name}.ipynb"
     return Page(source, path, parameters, title, reads, declared)
-
-
-def execute(page: Page, target: Path) -> None:
-    """Execute a page into the file `target`; an `ExperimentsError` says what failed.
-
-    For one page by itself, as tests want it: the Snakefile does the same for many.
-    """
-    with TemporaryDirectory() as folder:
-        specification, made = Path(folder, "page.json"), Path(folder, "page.ipynb")
-        specification.write_text(json.dumps(page.specification()), encoding="utf-8")
-        command = [sys.executable, "-P", _papermill.__file__, str(specification), str(made)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise ExperimentsError(f"{page.path}: {last_line(done.stderr)}")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, target)
 
 
 def book_pages() -> list[Page]:
@@ -271,6 +255,7 @@ def refresh(names: Sequence[str] = (), every: bool = False, cores: int | None = 
 
 def build() -> int:
     """Build the book from the committed pages; those that are out of date are executed for it."""
+    run_pages()  # a damaged record ends it at once
     if code := train(["quick"]):
         return code
     with alone(["pages"]):
@@ -286,11 +271,7 @@ def _execute(chosen: list[Page], targets: list[str], options: list[str]) -> int:
         return 130
     missing = [page for page in chosen if not (ROOT / page.draft).is_file()]
     for page in missing:
-        why = f"it was not started (log: {log})"
-        if (ROOT / page.log).exists():
-            said = (ROOT / page.log).read_text(encoding="utf-8", errors="replace")
-            why = f"{last_line(said)} (log: {page.log})"
-        print(f"Failed: {page.path}: {why}", file=sys.stderr)
+        print(f"Failed: {page.path}: {why(page.log, log)}", file=sys.stderr)
     if missing or all((ROOT / target).is_file() for target in targets):
         return 1 if missing else 0
     print(f"Failed: {INDEX}: see above, and {log}", file=sys.stderr)

@@ -7,19 +7,20 @@ declares. The times of files have no say, so a fresh clone has nothing to train.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]
-from filelock import FileLock, Timeout
 
 from meprop.study._download import data_root
+from meprop.study.checkpoint import hold
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest
@@ -30,10 +31,15 @@ from meprop.study.settings import nearest
 def find(run: Run) -> tuple[Record | None, str]:
     """A run's record if it is done, else None and the reason.
 
-    A committed record stands until somebody deletes it. One in `_build` is of use only if the
-    present code made it.
+    A committed record stands until somebody deletes it, and a damaged one is an error: git has a
+    whole one. What is in `_build` is of use only if the present code made it.
     """
-    return _load(run, run.record)
+    try:
+        return _load(run, run.record)
+    except RecordError as error:
+        if run.committed:
+            raise
+        return None, str(error)
 
 
 def _load(run: Run, path: Path) -> tuple[Record | None, str]:
@@ -41,10 +47,9 @@ def _load(run: Run, path: Path) -> tuple[Record | None, str]:
         record = Record.load(ROOT / path)
     except FileNotFoundError:
         return None, "missing"
-    except RecordError as error:
-        return None, str(error)
     if record.config != run.config:
-        return None, f"{path}: of another configuration than the declared one"
+        others = run.config.differences(record.config)
+        return None, f"{path}: of another configuration than the declared one ({others})"
     if not run.committed and record.provenance.get("code") != code_digest():
         return None, f"{path}: made by other code"
     return record, ""
@@ -53,12 +58,6 @@ def _load(run: Run, path: Path) -> tuple[Record | None, str]:
 def in_order(runs: list[Run]) -> list[Run]:
     """The longest first, so that none is left alone on one core at the end; then by seed."""
     return sorted(runs, key=lambda run: (-run.cost, run.seed))
-
-
-def parameters(run: Run) -> dict[str, Any]:
-    """What papermill sets."""
-    files = {"record": draft(run).with_suffix(".json").as_posix(), "checkpoint": "auto"}
-    return run.config.to_dict() | files
 
 
 def draft(run: Run) -> Path:
@@ -74,12 +73,17 @@ def train(
     profile: str | None = None,
     dry_run: bool = False,
 ) -> int:
-    """Train what is missing; returns the exit code."""
-    suites = list(dict.fromkeys(suites))
-    runs = load(ROOT / "experiments.yml").pick(suites, only, seeds)
+    """Train what is missing of some suites, or of all whose records are committed.
+
+    Returns the exit code.
+    """
+    declared = load(ROOT / "experiments.yml")
+    committed = [name for name, suite in declared.suites.items() if suite.committed]
+    suites = list(dict.fromkeys(suites or committed))
+    runs = declared.pick(suites, only, seeds)
     options = resources("run", cores, profile)
     with contextlib.nullcontext() if dry_run else alone(suites):
-        todo = in_order(_missing(runs))
+        todo = in_order([run for run in runs if find(run)[0] is None])
         if not todo:
             print(f"Nothing to train: all {len(runs)} runs of {', '.join(suites)} are done.")
             return 0
@@ -95,20 +99,10 @@ def train(
             load_data(dataset)
         for run in todo:
             _prepare(run)
-        log = ROOT / "_build" / "logs" / f"{'-'.join(suites)}.log"
-        stopped = snakemake([run.record.as_posix() for run in todo], log, options)
-        return _sum_up(todo, log if profile is None else None, stopped)
-
-
-def _missing(runs: list[Run]) -> list[Run]:
-    todo = []
-    for run in runs:
-        record, reason = find(run)
-        if record is None:
-            todo.append(run)
-            if run.committed and reason != "missing":
-                print(f"Does not count, so it is trained again: {reason}")
-    return todo
+        log = Path("_build/logs", f"{'-'.join(suites)}.log")
+        with progress(todo):
+            stopped = snakemake([run.record.as_posix() for run in todo], ROOT / log, options)
+        return _sum_up(todo, log, stopped)
 
 
 def resources(command: str, cores: int | None = None, profile: str | None = None) -> list[str]:
@@ -132,34 +126,70 @@ def available_cores() -> int:
 
 @contextlib.contextmanager
 def alone(suites: list[str]) -> Iterator[None]:
-    """Let one process at a time work on a suite; the system frees the lock of one that dies."""
+    """Let one process at a time work on a suite."""
     with contextlib.ExitStack() as locks:
         for suite in sorted(suites):  # in one order, or two could wait for each other
             path = ROOT / "_build" / "locks" / f"{suite}.lock"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                print(f"Waiting: another process is at work on {suite}.", flush=True)
-                lock.acquire()
-            locks.callback(lock.release)
+            locks.enter_context(hold(path, f"is at work on {suite}"))
         yield
 
 
 def _prepare(run: Run) -> None:
     """Clear away what an earlier attempt left, except a draft that only has to be put in place.
 
-    A record that does not count goes beside the log: it may have taken hours.
+    A record that does not count may have taken hours: it is put where nothing removes it.
     """
-    (ROOT / run.log).unlink(missing_ok=True)
-    if find(run)[0] is None and (ROOT / run.record).exists():
-        aside = ROOT / draft(run).with_suffix(".old.json")
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(ROOT / run.record, aside)
+    record, log = ROOT / run.record, ROOT / run.log
+    record.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(record.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "no record can be written there", str(record.parent))
+    for old in (log, log.with_suffix(".progress")):
+        old.unlink(missing_ok=True)
+    found, reason = find(run)
+    if found is None and record.exists():
+        if run.committed:
+            aside = Path("aside", f"{run.id}-{Record.load(record).digest[:16]}.json")
+            (ROOT / aside).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(record, ROOT / aside)
+            print(f"Does not count, so it is trained again: {reason}; it is now {aside}")
+        record.unlink(missing_ok=True)
     path = draft(run).with_suffix(".json")
-    if _load(run, path)[0] is None:
-        (ROOT / path).unlink(missing_ok=True)
+    with contextlib.suppress(RecordError):
+        if _load(run, path)[0] is not None:
+            return
+    (ROOT / path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def progress(runs: list[Run]) -> Iterator[None]:
+    """Show a line of each run that is under way: the last one on a terminal, some in a log."""
+    terminal, ended = sys.stdout.isatty(), threading.Event()
+
+    def show() -> None:
+        while not ended.wait(1 if terminal else 600):
+            lines = []
+            for run in runs:
+                with contextlib.suppress(OSError):  # it is not under way
+                    said = (ROOT / run.log).with_suffix(".progress").read_text(encoding="utf-8")
+                    lines.append(f"{run.id}  {said}")
+            with contextlib.suppress(OSError, ValueError):  # nobody listens
+                if terminal:
+                    width = shutil.get_terminal_size().columns - 1
+                    text = "".join(f"{line[:width]}\n" for line in lines)
+                    # What a run says itself begins where these lines do, and clears them away.
+                    print(f"\r\033[J{text}" + "\033[A" * len(lines), end="", flush=True)
+                elif lines:
+                    print(*lines, sep="\n", flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if terminal:
+            print("\r\033[J", end="", flush=True)
 
 
 _stopped = threading.Event()
@@ -220,11 +250,8 @@ def snakemake(targets: list[str], log: Path, options: list[str]) -> bool:
     return False
 
 
-def _sum_up(todo: list[Run], log: Path | None, stopped: bool) -> int:
-    """Say what came out; what failed, why, and where to read on.
-
-    `log` has Snakemake's messages, if they were not shown already.
-    """
+def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
+    """Say what came out; what failed, why, and where to read on."""
     found = [(run, find(run)[0]) for run in todo]
     left = [run for run, record in found if record is None]
     print(f"{len(todo) - len(left)} of {len(todo)} runs finished.")
@@ -235,26 +262,19 @@ def _sum_up(todo: list[Run], log: Path | None, stopped: bool) -> int:
         if record is not None and record.stopped is not None:
             print(f"Diverged: {run.id}, {where_stopped(record)}")
     for run in left:
-        if (ROOT / run.log).exists():
-            said = (ROOT / run.log).read_text(encoding="utf-8", errors="replace")
-            why = f"{last_line(said)} (log: {run.log})"
-        elif log is not None:
-            why = f"it was not started (log: {log.relative_to(ROOT)})"
-        else:
-            why = "it was not started; Snakemake says above why"
-        print(f"Failed: {run.id}: {why}", file=sys.stderr)
+        print(f"Failed: {run.id}: {why(run.log, log)}", file=sys.stderr)
     return 1 if left else 0
+
+
+def why(own: Path, log: Path) -> str:
+    """Why something failed: what its own log says last, if it was started."""
+    if not (ROOT / own).exists():
+        return f"it was not started (log: {log})"
+    said = (ROOT / own).read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line for each in reversed(said) if (line := each.strip())), "")
+    return f"{last or 'it ended without a word, as what is killed does'} (log: {own})"
 
 
 def where_stopped(record: Record) -> str:
     """Where a run met a loss that is not finite: `in epoch 2, step 5`."""
-    return (
-        f"in epoch {record.stopped['epoch']}, step {record.stopped['step']}"
-        if record.stopped
-        else ""
-    )
-
-
-def last_line(text: str) -> str:
-    """The last line that says something: of a traceback, what is wrong."""
-    return next((line for each in reversed(text.split("\n")) if (line := each.strip())), "")
+    return "in epoch {epoch}, step {step}".format(**record.stopped or {})

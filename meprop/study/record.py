@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from meprop.study.config import Config, digest
 from meprop.study.data import DATASETS
+from meprop.study.settings import InOneSentence
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -22,7 +24,7 @@ STATUSES = ("finished", "diverged")
 _FILE = re.compile(r"(?P<name>.+)-s\d+")
 
 
-class RecordError(ValueError):
+class RecordError(InOneSentence, ValueError):
     """A file that is not a complete, unedited record."""
 
 
@@ -64,14 +66,13 @@ class Record:
 
     def outcome(self) -> dict[str, Any]:
         """What a repetition on the same machine gives again, bit for bit: no times, no origin."""
-        content = self._content()
         history = [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in self.history]
-        return {k: v for k, v in content.items() if k not in ("id", "provenance")} | {
-            "history": history
-        }
+        content = self._content() | {"history": history}
+        return {k: v for k, v in content.items() if k not in ("id", "provenance")}
 
     def save(self, path: str | Path) -> None:
-        """Write the record as JSON; the file is there whole or not at all."""
+        """Write the record as JSON if its parts agree; the file is there whole or not at all."""
+        self._check()
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
@@ -85,37 +86,23 @@ class Record:
         path = Path(path)
         try:
             if os.path.lexists(path) and not path.is_file():
-                raise RecordError(f"{path}: not a file, so no record; move it away")
-            text = path.read_text(encoding="utf-8")
-            content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        except RecordError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{path}: not a complete JSON file ({error}); {_WAY_OUT}") from error
-        if not isinstance(content, Mapping):
-            raise RecordError(f"{path}: not a record, it holds no named values; {_WAY_OUT}")
-        names = {field.name for field in fields(cls)}
-        if missing := sorted(names - content.keys()):
-            raise RecordError(f"{path}: not a record, it lacks {', '.join(missing)}; {_WAY_OUT}")
-        claimed = content.get("digest")
-        actual = digest({k: v for k, v in content.items() if k != "digest"})
-        if claimed != actual:
+                raise ValueError("not a file")
+            return cls._from(path.read_text(encoding="utf-8"))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else error
             raise RecordError(
-                f"{path}: its content does not match its digest ({claimed}, expected {actual}): "
-                f"edited by hand, or damaged; {_WAY_OUT}"
-            )
-        if unknown := sorted(content.keys() - names - {"digest"}):
-            raise RecordError(f"{path}: unknown entries {', '.join(unknown)}; {_WAY_OUT}")
-        try:
-            config = Config.from_dict(content["config"])
-        except ValueError as error:
-            raise RecordError(f"{path}: {error}; {_WAY_OUT}") from error
-        record = cls(**{name: content[name] for name in names} | {"config": config})
-        try:
-            record._check()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            wrong = f"{type(error).__name__} {error}" if isinstance(error, KeyError) else error
-            raise RecordError(f"{path}: contradicts itself: {wrong}; {_WAY_OUT}") from error
+                f"{path}: damaged, or no record ({what}); restore it (git checkout -- {path}), or "
+                "delete it and train again"
+            ) from error
+
+    @classmethod
+    def _from(cls, text: str) -> Record:
+        content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        claimed, actual = content.pop("digest"), digest(content)
+        if claimed != actual:
+            raise ValueError(f"its content does not match its digest ({claimed}, now {actual})")
+        record = cls(**content | {"config": Config.from_dict(content["config"])})
+        record._check()
         return record
 
     def _check(self) -> None:
@@ -129,34 +116,32 @@ class Record:
             raise ValueError(f"its history is not that of epochs 1 to {epochs}")
         for epoch in self.history:
             for name, value in flat(epoch).items():
+                if name == "dev_loss" and value is None:  # it was not finite
+                    continue
                 highest = 100.0 if name.endswith("accuracy") else math.inf
                 if isinstance(value, bool) or not 0 <= value <= highest:
                     raise ValueError(f"epoch {epoch['epoch']}: {name} {value!r}")
         best: dict[str, Any] = max(self.history, key=lambda e: e["dev_accuracy"], default={})
-        for name in ("dev_accuracy", "test_accuracy"):
-            if getattr(self, name) != best.get(name):
-                raise ValueError(f"{name} {getattr(self, name)!r}, in its history {best.get(name)}")
-        if self.best_epoch != best.get("epoch"):
-            raise ValueError(f"best_epoch {self.best_epoch!r}, in its history {best.get('epoch')}")
-        images, errors, taken_for = (
-            DATASETS[self.config.dataset].test, self.test_errors, self.test_predictions,
-        )  # fmt: skip
+        for own, name in {"best_epoch": "epoch", "dev_accuracy": "", "test_accuracy": ""}.items():
+            if (value := getattr(self, own)) != (its := best.get(name or own)):
+                raise ValueError(f"{own} {value!r}, in its history {its}")
+        images = DATASETS[self.config.dataset].test
+        errors, taken_for = self.test_errors, self.test_predictions
         if errors is None or taken_for is None:
             right = errors is taken_for and not self.history
         else:
-            whole = all(type(number) is int for number in [*errors, *taken_for])
-            right = whole and errors == sorted(set(errors)) and len(errors) == len(taken_for)
-            right = right and all(0 <= number < images for number in errors)
-            right = right and all(0 <= number < 10 for number in taken_for)
-            right = right and self.test_accuracy == 100 * (images - len(errors)) / images
+            right = (
+                all(type(number) is int for number in [*errors, *taken_for])
+                and errors == sorted(set(errors) & set(range(images)))
+                and len(errors) == len(taken_for)
+                and set(taken_for) <= set(range(10))
+                and self.test_accuracy == 100 * (images - len(errors)) / images
+            )
         if not right:
             raise ValueError(f"test_accuracy {self.test_accuracy!r} with other test_errors")
         for name, value in self.provenance.items():
             if (isinstance(value, str) and not value.isprintable()) or set("<>") & set(str(value)):
                 raise ValueError(f"provenance: {name} {value!r} is no plain text")
-
-
-_WAY_OUT = "restore it (git checkout -- FILE), or delete it and train again"
 
 
 def find_records(path: str | Path) -> dict[str, Record]:
@@ -174,8 +159,9 @@ def load_records(path: str | Path) -> DataFrame:
     """A tidy table of many records: a row a run, a column for each field of its configuration.
 
     `path` is a file or a folder, searched to its depth; `file` is relative to it. `suite` and
-    `name` come from `<suite>/<name>-s<seed>.json`. Records themselves: `find_records`; their
-    epochs: `load_histories`.
+    `name` come from `<suite>/<name>-s<seed>.json`. `code` tells the states of the code apart that
+    made the runs: `load_records(path).groupby("name").code.nunique()`. Records themselves:
+    `find_records`; their epochs: `load_histories`.
 
     >>> from tempfile import TemporaryDirectory
     >>> from meprop.study.training import train
@@ -187,19 +173,16 @@ def load_records(path: str | Path) -> DataFrame:
     """
     rows = []
     for file, record in find_records(path).items():
-        places = ("commit", "dirty", "cpu", "torch", "seconds")
-        origin = {place: record.provenance.get(place) for place in places}
+        config = vars(record.config) | {"sparse_layers": "+".join(record.config.sparse_layers)}
+        names = ("best_epoch", "dev_accuracy", "test_accuracy", "test_errors")
+        origin = ("commit", "dirty", "code", "cpu", "torch", "seconds")
         rows.append(
             _names(file, path)
             | {"id": record.id, "status": record.status}
-            | {
-                k: "+".join(v) if k == "sparse_layers" else v
-                for k, v in vars(record.config).items()
-            }
-            | {"epochs_run": len(record.history), "best_epoch": record.best_epoch}
-            | {"dev_accuracy": record.dev_accuracy, "test_accuracy": record.test_accuracy}
-            | {"test_errors": record.test_errors}
-            | origin
+            | config
+            | {"epochs_run": len(record.history)}
+            | {name: getattr(record, name) for name in names}
+            | {name: record.provenance.get(name) for name in origin}
         )
     return _frame(rows)
 
@@ -218,12 +201,15 @@ def load_histories(path: str | Path) -> DataFrame:
     ...     print(load_histories(folder)[["name", "epoch"]].values.tolist())
     [['demo', 1], ['demo', 2]]
     """
-    rows = []
-    for file, record in find_records(path).items():
-        for epoch in record.history:
-            optional = {"seed": record.config.seed, "train_eval_accuracy": math.nan}
-            rows.append(_names(file, path) | optional | flat(epoch))
-    return _frame(rows)
+    return _frame(
+        [
+            _names(file, path)
+            | {"seed": record.config.seed, "train_eval_accuracy": math.nan}
+            | flat(epoch)
+            for file, record in find_records(path).items()
+            for epoch in record.history
+        ]
+    )
 
 
 def flat(epoch: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,11 +238,18 @@ def _frame(rows: list[dict[str, Any]]) -> DataFrame:
 def write_atomically(path: Path, *content: bytes | memoryview) -> None:
     """Write a file that appears whole, and stays whole when the machine goes down."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.writelines(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk does not say it
+        raise
     # The new name too: whoever sees the file may delete what it was made from.
     folder = os.open(path.parent, os.O_RDONLY)
     try:

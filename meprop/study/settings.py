@@ -15,16 +15,20 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import (
-    no_info_after_validator_function,
-    no_info_plain_validator_function,
-)
+from pydantic_core.core_schema import no_info_after_validator_function
 
 Place = tuple[Any, ...]  # the names and indices that lead to a value
 
 
-class SettingError(ValueError):
-    """A wrong setting, in a sentence, and its place."""
+class InOneSentence(Exception):
+    """What went wrong, in a sentence: a notebook shows no more of it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+class SettingError(InOneSentence, ValueError):
+    """A wrong setting, and its place."""
 
     def __init__(self, what: str, place: Place = ()) -> None:
         super().__init__(what)
@@ -64,6 +68,7 @@ def mistake(
     every: list[Any] = error.errors(include_url=False)
     found = next((each for each in every if each["type"] in _UNKNOWN), every[0])
     kind, place, value, context = (found.get(key) for key in ("type", "loc", "input", "ctx"))
+    place = tuple(part for part in place if part != "[key]")
     name = place[-1] if place else "this"
     if kind in _UNKNOWN:
         return SettingError(f"unknown {noun} {name!r}; {nearest(name, known(place[:-1]))}", place)
@@ -80,51 +85,51 @@ def mistake(
     return SettingError(f"{name} must be {must}, got {shown(value)}{hint}", place)
 
 
+class _Checked:
+    """An annotation of a setting's type: `check` looks at what has the type."""
+
+    def check(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def wrong(self, must: str, hint: str = "") -> PydanticCustomError:
+        return PydanticCustomError("wrong", "{must}", {"must": must, "hint": hint and f"; {hint}"})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return no_info_after_validator_function(self.check, handler(source))
+
+
 @dataclass(frozen=True)
-class OneOf:
-    """One of some values, as an annotation of a setting's type."""
+class OneOf(_Checked):
+    """One of some values."""
 
     options: Collection[Any]
 
-    def check(self, value: object) -> object:
-        if any(
-            type(value) is type(each) and value == each for each in self.options
-        ):  # True is no 1
+    def check(self, value: Any) -> Any:
+        if value in self.options:
             return value
         *most, last = map(repr, self.options)
-        by_text = {str(each): each for each in self.options}
-        near = get_close_matches(str(value), by_text, n=1)
-        hint = f"did you mean {by_text[near[0]]!r}?" if near else ""
-        raise _wrong(f"{', '.join(most)} or {last}" if most else last, hint)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return no_info_plain_validator_function(self.check)
+        near = get_close_matches(str(value), map(str, self.options), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else ""
+        raise self.wrong(f"{', '.join(most)} or {last}" if most else last, hint)
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder relative to another, as an annotation of a setting's type."""
+class Folder(_Checked):
+    """A folder relative to another."""
 
     base: Path
 
     def check(self, value: str) -> str:
         if (self.base / value).is_dir():
             return value
-        raise _wrong("a folder")
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return no_info_after_validator_function(self.check, handler(source))
-
-
-def _wrong(must: str, hint: str = "") -> PydanticCustomError:
-    return PydanticCustomError("wrong", "{must}", {"must": must, "hint": hint and f"; {hint}"})
+        raise self.wrong("a folder")
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(_Checked):
     """Numbers from `low` to `high`, both included unless `above` or `below` says otherwise.
 
-    An annotation of a setting's type; in a notebook (see `notebook.check`) `whole` tells it too.
+    In a notebook (see `notebook.check`) `whole` tells the type.
 
     >>> 0.05 in Number(0, 1, above=True), str(Number(0, 1, above=True))
     (True, 'in (0, 1]')
@@ -150,7 +155,4 @@ class Number:
         if value in self:
             return value
         percent = self.high == 1 and value / 100 in self
-        raise _wrong(str(self), f"did you mean {value / 100:g}?" if percent else self.hint)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return no_info_after_validator_function(self.check, handler(source))
+        raise self.wrong(str(self), f"did you mean {value / 100:g}?" if percent else self.hint)

@@ -85,10 +85,38 @@ def against(
     return contrasts(model, {name: {name: 1.0, baseline: -1.0} for name in names}, level)
 
 
+def pairwise(
+    values: pd.Series, runs: pd.DataFrame, other: Mapping[str, str], level: float = LEVEL
+) -> pd.DataFrame:
+    """Each setting minus another one, with one spread for all ablations of their kind.
+
+    A kind shares batch normalisation, activation and number of images (columns of `runs`).
+    """
+    kinds = runs[["batch_norm", "activation", "train_size"]].astype(str).agg(" ".join, axis=1)
+    found = []
+    for _, group in values.groupby(kinds):
+        there = set(group.index.get_level_values("name")) & other.keys()
+        if there:
+            wanted = {name: {name: 1.0, other[name]: -1.0} for name in there}
+            found.append(contrasts(fit(group), wanted, level))
+    return pd.concat(found).loc[list(other)]
+
+
 def bounded(frame: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Add the bounds of Student's interval to `estimate`, `se` and `df`."""
     half = frame.se * stats.t.ppf((1 + level) / 2, frame.df)
     return frame.assign(low=frame.estimate - half, high=frame.estimate + half)
+
+
+def written(found: pd.DataFrame, form: str = "+.2f") -> pd.Series:
+    """Each row as text: the estimate, and its interval in parentheses.
+
+    >>> one = bounded(pd.DataFrame({"estimate": [0.3], "se": [0.1], "df": [20]}))
+    >>> written(one).item()
+    '+0.30 (+0.09 to +0.51)'
+    """
+    each = f"{{estimate:{form}}} ({{low:{form}}} to {{high:{form}}})"
+    return pd.Series([each.format_map(row) for _, row in found.iterrows()], found.index)
 
 
 def welch(ours: pd.Series, theirs: pd.Series, level: float = LEVEL) -> pd.Series:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from tqdm import tqdm
+
 from meprop.study import checkpoint as checkpoints
 from meprop.study.experiments import Run, load
 from meprop.study.pipeline import available_cores, find, where_stopped
-from meprop.study.record import Record
+from meprop.study.record import Record, RecordError
 
 
 @dataclass(frozen=True)
@@ -22,40 +24,39 @@ class State:
     run: Run
     record: Record | None = None
     note: str = ""
+    damaged: bool = False
     epochs: int = 0  # completed, of a run that is not done
     running: bool = False
 
 
 def show(suites: list[str]) -> int:
     """Print a line for each suite; of suites that are named, a line for each configuration too."""
+    import pandas
+
     experiments = load()
-    for name in suites:
-        experiments.pick([name])  # refuses an unknown one
+    asked = experiments.pick(suites or list(experiments.suites))  # refuses an unknown suite
     # Of all suites: the time left of one may only be known from another.
-    all_states = {
-        suite: [state_of(run) for run in experiments.pick([suite])] for suite in experiments.suites
-    }
-    states = {suite: all_states[suite] for suite in suites or all_states}
-    every = [state for of_it in all_states.values() for state in of_it]
-    _print_table(
-        [("suite", *_COLUMNS, "time left")]
-        + [(suite, *_count(of_it), time_left(of_it, every)) for suite, of_it in states.items()]
-    )
-    for suite in suites:
-        names = dict.fromkeys(state.run.name for state in states[suite])
-        print()
-        _print_table(
-            [(suite, *_COLUMNS)]
-            + [(name, *_count([s for s in states[suite] if s.run.name == name])) for name in names]
-        )
-    for state in (state for of_it in states.values() for state in of_it):
+    every = [state_of(run) for run in experiments.runs]
+    shown = [state for state in every if state.run in asked]
+    rows = []
+    for suite in dict.fromkeys(state.run.suite for state in shown):
+        own = [state for state in shown if state.run.suite == suite]
+        rows.append({"suite": suite} | _count(own) | {"time left": time_left(own, every)})
+    print(pandas.DataFrame(rows).to_string(index=False))
+    if suites:
+        by_id: dict[str, list[State]] = {}
+        for state in shown:
+            by_id.setdefault(f"{state.run.suite}/{state.run.name}", []).append(state)
+        rows = [{"configuration": name} | _count(own) for name, own in by_id.items()]
+        print(f"\n{pandas.DataFrame(rows).to_string(index=False)}")
+    for state in shown:
         if state.running:
             print(f"Running: {state.run.id}, epoch {state.epochs + 1} of {state.run.config.epochs}")
         if state.record is not None and state.record.status != "finished":
             print(f"Diverged: {state.run.id}, {where_stopped(state.record)}")
         if state.note:
             print(f"Does not count: {state.note}")
-    if left := left_aside([state.run for state in every]):
+    if left := left_aside(experiments.runs):
         size = sum(path.stat().st_size for path in left) / 1e6
         print(
             f"Left aside: {len(left)} checkpoint{'s' if len(left) > 1 else ''} of other code or "
@@ -64,28 +65,36 @@ def show(suites: list[str]) -> int:
     return 0
 
 
-_COLUMNS = ("runs", "done", "running", "missing", "best dev", "its test", "its run")
+def _count(states: list[State]) -> dict[str, object]:
+    done = [state for state in states if state.record is not None]
+    running, damaged = sum(s.running for s in states), sum(s.damaged for s in states)
+    missing = len(states) - len(done) - running - damaged
+    counts: dict[str, object] = {
+        "runs": len(states),
+        "done": len(done),
+        "running": running,
+        "damaged": damaged,
+    }
+    scored = [
+        (record.dev_accuracy, record.test_accuracy, f"{state.run.name}-s{state.run.seed}")
+        for state in done
+        if (record := state.record) and record.dev_accuracy is not None
+    ]
+    dev, test, name = max(scored, key=lambda each: each[0], default=(None, None, "-"))
+    scores = {"best dev": _percent(dev), "its test": _percent(test), "its run": name}
+    return counts | {"missing": missing} | scores
 
 
-def _count(states: list[State]) -> tuple[str, ...]:
-    done = [(state.run, state.record) for state in states if state.record is not None]
-    running = sum(state.running for state in states)
-    scored = [(run, record) for run, record in done if record.dev_accuracy is not None]
-    scores = ("-", "-", "-")
-    if scored:
-        run, record = max(scored, key=lambda pair: pair[1].dev_accuracy or 0)
-        scores = (
-            f"{record.dev_accuracy:.2f}%",
-            f"{record.test_accuracy:.2f}%",
-            f"{run.name}-s{run.seed}",
-        )
-    numbers = (len(states), len(done), running, len(states) - len(done) - running)
-    return (*(str(number) for number in numbers), *scores)
+def _percent(score: float | None) -> str:
+    return "-" if score is None else f"{score:.2f}%"
 
 
 def state_of(run: Run) -> State:
     """How far a run is, from its record, its checkpoint and the lock on that."""
-    record, reason = find(run)
+    try:
+        record, reason = find(run)
+    except RecordError as error:
+        return State(run, note=str(error), damaged=True)
     if record is not None:
         return State(run, record)
     path = checkpoints.checkpoint_path(run.config)
@@ -95,7 +104,7 @@ def state_of(run: Run) -> State:
             epochs = len(state["history"])
     running = _is_locked(path.with_name(f"{path.name}.lock"))
     note = reason if run.committed and reason != "missing" else ""
-    return State(run, None, note, epochs, running)
+    return State(run, note=note, epochs=epochs, running=running)
 
 
 def left_aside(runs: list[Run]) -> list[Path]:
@@ -119,56 +128,33 @@ def time_left(states: list[State], every: list[State]) -> str:
     """The time for what is not done, on all cores of this machine, from the runs that are done."""
     each = []
     for state in states:
-        if state.record is None:
+        if state.record is None and not state.damaged:
             rate = _seconds_per_image(state.run, every)
             if rate is None:
                 return "unknown"
             each.append(rate * state.run.cost * (1 - state.epochs / state.run.config.epochs))
-    cores = available_cores()
     if not each:
         return "-"
+    cores = available_cores()
     # A run has one core, however many there are.
-    return f"{duration(max(sum(each) / cores, *each))} on {cores} core{'s' if cores > 1 else ''}"
+    hours = tqdm.format_interval(max(sum(each) / cores, *each))
+    return f"{hours} on {cores} core{'s' if cores > 1 else ''}"
 
 
 def _seconds_per_image(run: Run, every: list[State]) -> float | None:
-    """The median over the runs most like this one."""
-    alike: list[list[float]] = [[], [], [], []]
+    """The median over the runs most like this one, of the same data and network."""
+    alike: list[list[float]] = [[], [], []]
     for state in every:
-        if state.record is None or state.record.status != "finished":
-            continue
         config = state.run.config
-        same_data = config.dataset == run.config.dataset
-        # In another suite an epoch's evaluation weighs more or less beside its training.
-        same_suite = same_data and state.run.suite == run.suite
-        same_network = config.batch_norm == run.config.batch_norm
-        rank = 0 if same_suite and same_network else 1 if same_suite else 2 if same_data else 3
-        alike[rank].append(usual_seconds(state.record) / state.run.cost)
+        same = (config.dataset, config.network) == (run.config.dataset, run.config.network)
+        if state.record is not None and state.record.status == "finished" and same:
+            # In another suite an epoch's evaluation weighs more or less beside its training.
+            same_suite = state.run.suite == run.suite
+            rank = 1 - (config.batch_norm == run.config.batch_norm) if same_suite else 2
+            alike[rank].append(usual_seconds(state.record) / state.run.cost)
     return next((median(rates) for rates in alike if rates), None)
 
 
 def usual_seconds(record: Record) -> float:
     """What a run takes if all of its epochs take as long as the median one: no pause counts."""
     return len(record.history) * median(epoch["seconds"] for epoch in record.history)
-
-
-def duration(seconds: float) -> str:
-    """About how long, in words.
-
-    >>> duration(12_000)
-    '3 h 20 min'
-    """
-    if seconds < 59.5:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    days, hours = divmod(minutes // 60, 24)
-    return f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"
-
-
-def _print_table(lines: list[tuple[str, ...]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = zip(line, widths, strict=True)
-        print("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
