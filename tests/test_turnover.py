@@ -8,6 +8,7 @@ from torch import nn
 
 from meprop import Conv2d, TopK
 from meprop.study import Config, load_data, turnover
+from meprop.study.measures import at_outputs
 from meprop.study.record import RecordError
 from meprop.study.training import build, conditions, steps
 from meprop.study.turnover import load_turnover, measure, save
@@ -18,10 +19,8 @@ def chosen_by(rule, gradients):
     layer = Conv2d(1, 1, 1, rule=rule, backend="masked")
     seen = turnover.Chosen(layer)
     for gradient in gradients:
-        layer(torch.ones(1, 1, 1, len(gradient))).backward(
-            torch.tensor(gradient).reshape(1, 1, 1, -1)
-        )
-    return {(row["measure"], row["at"]): (row["count"], row["of"]) for row in seen.rows()}
+        seen.count(torch.tensor(gradient).reshape(1, 1, 1, -1))
+    return {(row[0], row[1]): row[2:] for row in seen.table().itertuples(index=False, name=None)}
 
 
 def test_ever_counts_each_entry_once():
@@ -62,7 +61,7 @@ def test_it_selects_as_the_training_does():
     )
     model = build(config)
     seen = turnover.Chosen(model.conv1)
-    with conditions(config):
+    with conditions(config), at_outputs({model.conv1: seen.count}):
         assert len(list(steps(config, model, load_data("digits").train))) == 5
     assert seen.run_grad is not None
     torch.testing.assert_close(seen.run_grad, model.conv1.run_grad, rtol=0, atol=0)

@@ -6,12 +6,15 @@ and not the time: a kernel that makes use of it is another matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+
+from meprop.study.measures import at_outputs
+
+CONTENDERS = ("channels", "channels-alternate", "samples", "entries")
 
 
 def channels(grad: Tensor, ratio: float) -> Tensor:
@@ -44,11 +47,9 @@ def entries(grad: Tensor, ratio: float) -> Tensor:
     return grad * (torch.rand_like(grad) < ratio) / ratio
 
 
-CONTENDERS = ("channels", "channels-alternate", "samples", "entries")
-
-
-@contextmanager
-def thinned(model: nn.Module, contender: str | None, ratio: float, epoch: int) -> Iterator[None]:
+def thinned(
+    model: nn.Module, contender: str | None, ratio: float, epoch: int
+) -> AbstractContextManager[None]:
     """Inside, a contender thins the gradients; what is random comes from torch's own generator.
 
     `channels-alternate` does so in every second epoch. `samples` draws once a step, at the
@@ -56,8 +57,7 @@ def thinned(model: nn.Module, contender: str | None, ratio: float, epoch: int) -
     normalisation would mix them again.
     """
     if contender is None or (contender == "channels-alternate" and epoch % 2):
-        yield
-        return
+        return nullcontext()
     drawn: list[Tensor] = []
 
     def at_the_end(grad: Tensor) -> Tensor:
@@ -69,22 +69,9 @@ def thinned(model: nn.Module, contender: str | None, ratio: float, epoch: int) -
             return grad * (drawn[0] > 0)[:, None, None, None]
         return entries(grad, ratio) if contender == "entries" else channels(grad, ratio)
 
-    def hooked(change: Callable[[Tensor], Tensor]) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            if output.requires_grad:
-                output.register_hook(change)
-
-        return hook
-
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
-    hooks = [layer.register_forward_hook(hooked(thin)) for layer in layers]
-    if contender == "samples":
-        hooks.append(model.register_forward_hook(hooked(at_the_end)))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    changes: dict[nn.Module, Callable[[Tensor], Tensor]] = dict.fromkeys(layers, thin)
+    return at_outputs(changes | ({model: at_the_end} if contender == "samples" else {}))
 
 
 def _count(ratio: float, size: int) -> int:

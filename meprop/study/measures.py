@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from meprop.study.data import Part
 from meprop.watching import watch
@@ -32,6 +33,32 @@ def evaluate(model: nn.Module, part: Part) -> tuple[float, list[int], list[int]]
         wrong += (missed + start).tolist()
         predicted += classes[missed].tolist()
     return loss / len(part), wrong, predicted
+
+
+@contextlib.contextmanager
+def at_outputs(actions: Mapping[nn.Module, Callable[[Tensor], Tensor | None]]) -> Iterator[None]:
+    """Inside, each function gets dL/dy at its layer's output; what it returns is passed back."""
+
+    def catch(action: Any, layer: nn.Module, args: Any, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(action)
+
+    with contextlib.ExitStack() as hooks:
+        for layer, action in actions.items():
+            hooks.enter_context(layer.register_forward_hook(partial(catch, action)))
+        yield
+
+
+@contextlib.contextmanager
+def gradients(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    """dL/dy at the outputs of some layers, of the latest backward pass in this context."""
+    found: dict[str, Tensor] = {}
+    with at_outputs({model.get_submodule(name): partial(_keep, found, name) for name in layers}):
+        yield found
+
+
+def _keep(found: dict[str, Tensor], name: str, grad: Tensor) -> None:
+    found[name] = grad.detach()
 
 
 NAMES = ("before", "after", "weight", "norm_kept")
@@ -63,7 +90,9 @@ class Measured:
             for name in NAMES:
                 if (value := getattr(shares, name)) is not None:
                     self.seen[layer][name].append(value)
-        self.changed.append(_share_changed(before, list(self.model.parameters())))
+        pairs = zip(before, self.model.parameters(), strict=True)
+        changed = sum(int(torch.count_nonzero(old != new.detach())) for old, new in pairs)
+        self.changed.append(changed / sum(tensor.numel() for tensor in before))
 
     def means(self) -> dict[str, Any]:
         """Means over the measured steps."""
@@ -72,9 +101,3 @@ class Measured:
             for layer, shares in self.seen.items()
         }
         return {"layers": layers, "changed": fmean(self.changed)}
-
-
-def _share_changed(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
-    pairs = zip(before, after, strict=True)
-    changed = sum(int(torch.count_nonzero(old != new.detach())) for old, new in pairs)
-    return changed / sum(tensor.numel() for tensor in before)

@@ -20,20 +20,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from meprop import TopK, select
 from meprop.study.config import Config, digest
 from meprop.study.data import DATASETS, load_data
 from meprop.study.experiments import ROOT
+from meprop.study.measures import gradients
 from meprop.study.paper import paper
 from meprop.study.provenance import provenance
 from meprop.study.record import RecordError, write_atomically
@@ -125,25 +125,6 @@ def measure(config: Config, last: int = STEPS, progress: bool = False) -> DataFr
             if (left := point - step.number) < LOOKS:
                 rows += _look(found, point, selecting=left < SELECTIONS)
     return _table(rows, config)
-
-
-@contextmanager
-def gradients(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """dL/dy at the outputs of some layers, of the latest backward pass in this context."""
-    found: dict[str, Tensor] = {}
-
-    def catch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            output.register_hook(lambda grad: found.update({name: grad.detach()}))
-
-        return hook
-
-    hooks = [model.get_submodule(name).register_forward_hook(catch(name)) for name in layers]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _spaced(last: int) -> list[int]:

@@ -20,17 +20,20 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from meprop.layers import Selecting
 from meprop.selection import select
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, load
+from meprop.study.measures import at_outputs
 from meprop.study.provenance import provenance
 from meprop.study.record import RecordError, write_atomically
 from meprop.study.training import build, conditions, steps
@@ -61,8 +64,7 @@ def load_turnover(path: str | Path = FILE) -> DataFrame:
         )
     table = pandas.read_csv(io.StringIO(content), comment="#")
     table["share"] = table["count"] / table["of"]
-    comments = [line[2:].split(": ", 1) for line in content.splitlines() if line.startswith("# ")]
-    table.attrs = dict(comments)
+    table.attrs = dict(re.findall("^# (.+?): (.*)$", content, re.MULTILINE))
     return table
 
 
@@ -89,11 +91,11 @@ def measure(config: Config, last: int = STEPS) -> DataFrame:
 
     model = build(config)
     chosen = {name: Chosen(model.get_submodule(name)) for name in config.sparse_layers}
-    with conditions(config):
+    with conditions(config), at_outputs({each.layer: each.count for each in chosen.values()}):
         for _ in islice(steps(config, model, load_data(config.dataset).train), last):
             pass
-    rows = [{"layer": name} | row for name, each in chosen.items() for row in each.rows()]
-    table = pandas.DataFrame(rows)
+    table = pandas.concat({name: each.table() for name, each in chosen.items()}, names=["layer"])
+    table = table.reset_index("layer").reset_index(drop=True)
     table.insert(0, "batch_norm", config.batch_norm)
     table.insert(1, "decay", config.decay)
     return table
@@ -108,15 +110,11 @@ class Chosen:
         self.run_grad: Tensor | None = None
         self.ever: Tensor | None = None
         self.anchors: dict[int, Tensor] = {}  # the set chosen at each, by step
-        self.counts: list[dict[str, Any]] = []
-        self.kept: dict[int, list[int]] = {}  # count and total, by lag
-        layer.register_forward_hook(self._forward)
+        self.counts: list[tuple[str, int, int, int]] = []
+        self.kept: list[tuple[str, int, int, int]] = []
 
-    def _forward(self, layer: nn.Module, args: Any, output: Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(self._count)
-
-    def _count(self, grad: Tensor) -> None:
+    def count(self, grad: Tensor) -> None:
+        """Take in the next gradient at the layer's output."""
         self.step += 1
         per_position = self.layer.history == "position"
         mask, self.run_grad = select(grad, self.rule, self.run_grad, per_position=per_position)
@@ -125,24 +123,20 @@ class Chosen:
         self.ever = chosen if self.ever is None else self.ever | chosen
         if self.step in COUNTED:
             useful = int((chosen & (grad != 0)).sum())
-            self.counts.append(_row("ever", self.step, int(self.ever.sum()), grad.numel()))
-            self.counts.append(_row("nonzero", self.step, useful, int(chosen.sum())))
+            self.counts.append(("ever", self.step, int(self.ever.sum()), grad.numel()))
+            self.counts.append(("nonzero", self.step, useful, int(chosen.sum())))
         for anchor, then in self.anchors.items():
             if (lag := self.step - anchor) in LAGS:
-                kept = self.kept.setdefault(lag, [0, 0])
-                kept[0] += int((then & chosen).sum())
-                kept[1] += int(then.sum())
+                self.kept.append(("kept", lag, int((then & chosen).sum()), int(then.sum())))
         if self.step in ANCHORS:
             self.anchors[self.step] = chosen
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The counts so far."""
-        kept = [_row("kept", lag, count, of) for lag, (count, of) in sorted(self.kept.items())]
-        return self.counts + kept
+    def table(self) -> DataFrame:
+        """The counts so far, those after several anchors together."""
+        import pandas
 
-
-def _row(measure: str, at: int, count: int, of: int) -> dict[str, Any]:
-    return {"measure": measure, "at": at, "count": count, "of": of}
+        rows = pandas.DataFrame(self.counts + self.kept, columns=["measure", "at", "count", "of"])
+        return rows.groupby(["measure", "at"], sort=False, as_index=False).sum()
 
 
 def main() -> None:
@@ -160,12 +154,8 @@ def main() -> None:
         "steps": str(STEPS),
         "seed": str(first.seed),
     } | provenance(first.threads)  # now: somebody may commit while it runs
-    tables = []
-    for name in study.runs:
-        print(name)
-        tables.append(measure(configs[name]))
+    tables = [measure(configs[name]) for name in tqdm(study.runs)]
     save(pandas.concat(tables), origin, ROOT / FILE)
-    print(f"{FILE} is written.")
 
 
 if __name__ == "__main__":
