@@ -18,6 +18,14 @@ def book_style():
     assert not plt.get_fignums(), "figures are shown by whoever asked for them, and once"
 
 
+def test_a_table_shows_tags_as_they_are_written():
+    cells = ["<img src=x onerror=alert(1)>", "a < b", "[page](x.md)", "</script>"]
+    frame = pd.DataFrame({"<b>": cells}, index=["<!--", "1", "2", "3"])
+    shown = style.table(frame, index=True).data
+    assert "<img" not in shown and "</" not in shown and "<b" not in shown and "<!" not in shown
+    assert "&lt;img src=x" in shown and "a < b" in shown and "[page](x.md)" in shown
+
+
 def texts(figure):
     return [text.get_text() for axis in figure.axes for text in axis.texts]
 

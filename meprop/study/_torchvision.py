@@ -7,30 +7,25 @@ uses these operators: declaring their schemas is enough for datasets, transforms
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import os
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 
 import torch
 
-SCHEMAS = (
-    "torchvision::nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "torchvision::qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
+OPERATORS = ("nms", "qnms")
+SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def extension_loads() -> bool:
     """Tell whether torchvision's compiled extension can be loaded beside this torch."""
-    package = importlib.util.find_spec("torchvision")
+    package = find_spec("torchvision")
     if package is None or not package.submodule_search_locations:
         return False
-    loader = (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
-    finder = importlib.machinery.FileFinder(package.submodule_search_locations[0], loader)
-    extension = finder.find_spec("_C")
+    extension = PathFinder.find_spec("_C", package.submodule_search_locations)
     if extension is None or extension.origin is None:
         return False
     try:
-        torch.ops.load_library(os.fspath(extension.origin))
+        torch.ops.load_library(extension.origin)
     except OSError:
         return False
     return True
@@ -39,10 +34,9 @@ def extension_loads() -> bool:
 def declare_missing_operators() -> None:
     """Declare the two schemas, unless the extension does."""
     if not extension_loads():
-        for schema in SCHEMAS:
-            name, signature = schema.split("(", 1)
-            if not hasattr(torch.ops.torchvision, name.split("::")[1]):
-                torch.library.define(name, f"({signature}")
+        for name in OPERATORS:
+            if not hasattr(torch.ops.torchvision, name):
+                torch.library.define(f"torchvision::{name}", SCHEMA)
 
 
 declare_missing_operators()

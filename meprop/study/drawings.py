@@ -27,6 +27,21 @@ SCOPES: dict[str, Any] = dict(
 _BY = " \N{MULTIPLICATION SIGN} "
 
 
+def _frame(axis: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
+    """A drawing's extent, without axes."""
+    axis.set(xlim=x, ylim=y, aspect="equal")
+    axis.set_axis_off()
+
+
+def _picture(axis: Axes, values: Tensor, extent: Any, colour: Any, z: float) -> None:
+    """Values as an image in a box: left, right, bottom, top."""
+    left, right, bottom, top = extent
+    cmap = "gray_r" if colour is None else "magma_r"
+    axis.imshow(values.numpy(), cmap=cmap, extent=extent, zorder=z, aspect="auto")
+    size = (right - left, top - bottom)
+    axis.add_patch(Rectangle((left, bottom), *size, fill=False, edgecolor=colour or GREY, zorder=z))
+
+
 # Figure 1
 
 
@@ -87,8 +102,7 @@ def _units(axis: Axes, edges: Tensor, gradient: tuple[Tensor, Tensor] | None, co
     axis.text(0, -0.15, "$x$", ha="center", fontsize=12)
     name = "$y$" if gradient is None else "$\\partial L/\\partial y$"
     axis.text(1, -0.15, name, ha="center", fontsize=12)
-    axis.set(xlim=(-0.12, 1.32), ylim=(-0.2, 1.1), aspect="equal")
-    axis.set_axis_off()
+    _frame(axis, (-0.12, 1.32), (-0.2, 1.1))
 
 
 # Figure 3
@@ -100,8 +114,7 @@ def network(image: Tensor, outputs: Mapping[str, Tensor], selecting: Collection[
     image: 1 x h x w. outputs: by layer, maps x h x w or units; the last one's are probabilities.
     """
     figure, axis = subplots(figsize=(9.6, 3.0))
-    axis.imshow(image[0].numpy(), cmap="gray_r", extent=(0, 28, -14, 14), zorder=3)
-    axis.add_patch(Rectangle((0, -14), 28, 28, fill=False, edgecolor=GREY, zorder=4))
+    _picture(axis, image[0], (0, 28, -14, 14), None, 3)
     axis.text(14, -24, f"image\n{_shape(image.shape)}", ha="center", va="top", fontsize=9.5)
     end = 28.0
     for name, values in outputs.items():
@@ -110,18 +123,14 @@ def network(image: Tensor, outputs: Mapping[str, Tensor], selecting: Collection[
         selects = name in selecting
         draw = _stack if values.dim() == 3 else _column
         end = draw(axis, values, x, KEPT if selects else GREY)
-        middle, weight = (x + end) / 2, "bold" if selects else "normal"
-        axis.text(
-            middle, -24, f"{name}\n{_shape(values.shape)}", ha="center", va="top", fontsize=9.5,
-            fontweight=weight,
-        )  # fmt: skip
+        middle, text = (x + end) / 2, f"{name}\n{_shape(values.shape)}"
+        weight = "bold" if selects else "normal"
+        axis.text(middle, -24, text, ha="center", va="top", fontsize=9.5, fontweight=weight)
         if selects:
-            axis.annotate(
-                "top-k on the\nway back", (middle, 22), (middle, 35), ha="center", fontsize=9,
-                color=KEPT, arrowprops={"arrowstyle": "->", "color": KEPT},
-            )  # fmt: skip
-    axis.set(xlim=(-4, end + 12), ylim=(-36, 46), aspect="equal")
-    axis.set_axis_off()
+            arrow, text = {"arrowstyle": "->", "color": KEPT}, "top-k on the\nway back"
+            place = {"xy": (middle, 22), "xytext": (middle, 35), "ha": "center"}
+            axis.annotate(text, **place, fontsize=9, color=KEPT, arrowprops=arrow)
+    _frame(axis, (-4, end + 12), (-36, 46))
     return figure
 
 
@@ -133,11 +142,7 @@ def _stack(axis: Axes, maps: Tensor, x: float, colour: Any, shown: int = 6) -> f
         back = offset * (shown - 1 - place)
         left, bottom = x + back, -size / 2 + back - offset * (shown - 1) / 2
         extent = (left, left + size, bottom, bottom + size)
-        axis.imshow(maps[index].numpy(), cmap="magma_r", extent=extent, zorder=3 + place)
-        axis.add_patch(
-            Rectangle((left, bottom), size, size, fill=False, edgecolor=colour, linewidth=1,
-                      zorder=3 + place)
-        )  # fmt: skip
+        _picture(axis, maps[index], extent, colour, 3 + place)
     return x + size + offset * (shown - 1)
 
 
@@ -146,18 +151,11 @@ def _column(axis: Axes, values: Tensor, x: float, colour: Any) -> float:
     digits = len(values) == 10
     rows = values.reshape(-1, 1 if digits else 16)
     height, width = (40.0, 5.0) if digits else (46.0, 11.5)
-    extent = (x, x + width, -height / 2, height / 2)
-    axis.imshow(rows.numpy(), cmap="magma_r", extent=extent, zorder=3, aspect="auto")
-    axis.add_patch(
-        Rectangle((x, -height / 2), width, height, fill=False, edgecolor=colour, zorder=4)
-    )
+    _picture(axis, rows, (x, x + width, -height / 2, height / 2), colour, 3)
     for digit in range(10 if digits else 0):
-        chosen = digit == int(values.argmax())
-        axis.text(
-            x + width + 1.5, height / 2 - height * (digit + 0.5) / 10, str(digit), fontsize=8,
-            va="center", color="black" if chosen else "0.45",
-            fontweight="bold" if chosen else "normal",
-        )  # fmt: skip
+        own = (x + width + 1.5, height / 2 - height * (digit + 0.5) / 10)
+        ink, weight = ("black", "bold") if digit == int(values.argmax()) else ("0.45", "normal")
+        axis.text(*own, str(digit), fontsize=8, va="center", color=ink, fontweight=weight)
     return x + width
 
 
@@ -197,11 +195,9 @@ def groups(shape: Sequence[int], chosen: str) -> Figure:
         text = f"{number:,} group{many}\nof {product}\n= {size:,}"
         axis.text(2.93, -3.5, text, ha="center", va="top", fontsize=9.5)
         axis.text(2.93, 1.1, "feature maps", ha="center", va="bottom", fontsize=8, color="0.4")
-        axis.text(
-            -0.2, -1.07, "images", rotation=90, ha="right", va="center", fontsize=8, color="0.4"
-        )
-        axis.set(xlim=(-1, 6.1), ylim=(-6.4, 3.2), aspect="equal")
-        axis.set_axis_off()
+        upright = {"rotation": 90, "ha": "right", "va": "center"}
+        axis.text(-0.2, -1.07, "images", fontsize=8, color="0.4", **upright)
+        _frame(axis, (-1, 6.1), (-6.4, 3.2))
     return figure
 
 
@@ -221,8 +217,7 @@ def _block(axis: Axes, shape: Sequence[int]) -> None:
     axis.text(0.25, 3.35, f"c = {c}", rotation=45, ha="center", va="center", fontsize=9)
     axis.annotate("", (4.2, -apart), (4.2, 3.6), arrowprops={"arrowstyle": "<->", "color": "0.4"})
     axis.text(4.4, -0.2, f"m = {m}", rotation=90, ha="left", va="center", fontsize=9)
-    axis.set(xlim=(-1, 5.2), ylim=(-4.4, 4.4), aspect="equal")
-    axis.set_axis_off()
+    _frame(axis, (-1, 5.2), (-4.4, 4.4))
 
 
 # Gradients

@@ -25,6 +25,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ def snapshot(config: Config = CONFIG, last: int = LAST) -> dict[str, Any]:
     data, model = load_data(config.dataset).train, build(config)
     learning = steps(config, model, data)
     order = list(islice(batches(config, len(data), epoch=1), last))
-    seen: dict[str, list[Any]] = {"rows": [], "guesses": [], "losses": []}
-    passed: dict[str, list[Tensor]] = {"conv1": [], "conv2": []}
+    seen: dict[str, list[Any]] = defaultdict(list)
+    passed: dict[str, list[Tensor]] = defaultdict(list)
     with conditions(config):
         for _ in islice(learning, last - STEPS):
             pass

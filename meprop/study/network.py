@@ -85,8 +85,11 @@ class PaperCNN(nn.Module):
         self.bn3, self.top3 = norm(nn.BatchNorm1d, 1024), above("fc1")
         self.dropout = nn.Dropout(dropout)
         self.fc2 = Linear(1024, 10, **here("fc2"))
-        for name in LAYERS:
-            _initialise(self.get_submodule(name))
+        layers: tuple[Any, ...] = (self.conv1, self.conv2, self.fc1, self.fc2)
+        for layer in layers:
+            # As in TensorFlow's "Deep MNIST for Experts": a normal truncated at two deviations.
+            nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
+            nn.init.constant_(layer.bias, 0.1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of the ten classes."""
@@ -95,12 +98,6 @@ class PaperCNN(nn.Module):
         x = self.pool(activate(self.top2(self.bn2(self.conv2(x)))))
         x = activate(self.top3(self.bn3(self.fc1(x.flatten(1)))))
         return self.fc2(self.dropout(x))
-
-
-def _initialise(layer: Any) -> None:
-    """As in TensorFlow's "Deep MNIST for Experts": a normal truncated at two deviations."""
-    nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)
-    nn.init.constant_(layer.bias, 0.1)
 
 
 class ResNet20(nn.Module):

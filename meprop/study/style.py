@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -93,10 +94,11 @@ def table(frame: DataFrame, form: str | Sequence[str] = "z.2f", index: bool = Fa
     """A DataFrame as a Markdown table, whose links and formulas a page resolves.
 
     `form` is Python's format of its numbers, one for all columns or one each; what is missing stays
-    empty.
+    empty. What would be an HTML tag is shown as it is written: a record may come from anywhere.
     """
     known = frame.astype(object).where(frame.notna(), None)
-    return Markdown(known.to_markdown(index=index, floatfmt=form, missingval=""))
+    text = known.to_markdown(index=index, floatfmt=form, missingval="")
+    return Markdown(re.sub("<(?=[A-Za-z/!?])", "&lt;", text))
 
 
 def logarithmic(axis: Axes, label: str) -> None:
