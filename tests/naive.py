@@ -37,30 +37,18 @@ def mask(score, ratio, scope):
         chosen[..., order[: kept(len(sums), ratio)]] = True
         return torch.from_numpy(chosen)
     for group in groups(score.shape, scope):
-        order = sorted(range(len(group)), key=lambda i: (-abs(score[group[i]]), i))
-        for i in order[: kept(len(group), ratio)]:
+        values = np.array([abs(score[index]) for index in group])
+        for i in np.lexsort((np.arange(len(group)), -values))[: kept(len(group), ratio)]:
             chosen[group[i]] = True
     return torch.from_numpy(chosen)
 
 
 def conv2d_backward(grad, x, weight, stride, padding, dilation, count):
-    """Gradients of input and weight, one multiplication at a time."""
+    """Gradients of input and weight, in float64."""
     grad, x, weight = (t.detach().double().numpy() for t in (grad, x, weight))
-    dx, dw = np.zeros_like(x), np.zeros_like(weight)
-    _, per_group, kh, kw = weight.shape
-    outputs = weight.shape[0] // count
-    for b, o, oy, ox in np.argwhere(grad != 0):
-        g = grad[b, o, oy, ox]
-        for i in range(per_group):
-            channel = (o // outputs) * per_group + i
-            for ky in range(kh):
-                for kx in range(kw):
-                    y = oy * stride[0] - padding[0] + ky * dilation[0]
-                    z = ox * stride[1] - padding[1] + kx * dilation[1]
-                    if 0 <= y < x.shape[2] and 0 <= z < x.shape[3]:
-                        dw[o, i, ky, kx] += g * x[b, channel, y, z]
-                        dx[b, channel, y, z] += g * weight[o, i, ky, kx]
-    return torch.from_numpy(dx), torch.from_numpy(dw)
+    around = tuple((size, size) for size in padding)
+    layer = Layer("conv", None, "slot", stride, dilation, count, around)
+    return tuple(map(torch.from_numpy, layer.convolution(x, weight, grad)))
 
 
 class Layer:
@@ -95,28 +83,7 @@ class Layer:
             score = rule["decay"] * past + (1 - rule["decay"]) * score
             self.run_grads[score.shape] = score
             score = np.broadcast_to(score, grad.shape)
-        by_map = self.kind == "conv" and rule["scope"] == "map"
-        axes = (1, 0, 2, 3) if by_map else range(grad.ndim)
-        moved = score.transpose(axes)
-        if rule["scope"] == "unified":
-            units = self.largest(score.sum(0)[None])[0]
-            return np.broadcast_to(units, grad.shape)
-        if rule["scope"] == "layer":
-            number = 1
-        elif self.kind == "linear" or rule["scope"] == "mixed":
-            number = len(grad)
-        else:
-            number = grad.shape[1] * (len(grad) if rule["scope"] == "sample" else 1)
-        rows = self.largest(moved.reshape(number, -1)).reshape(moved.shape)
-        return rows.transpose(np.argsort(axes))
-
-    def largest(self, rows):
-        """1 at the k largest of each row, the first of equal ones."""
-        k = max(1, round(self.rule["ratio"] * rows.shape[1]))
-        mask = np.zeros(rows.shape)
-        for row, chosen in zip(rows, mask, strict=True):
-            chosen[np.lexsort((np.arange(len(row)), -row))[:k]] = 1
-        return mask
+        return mask(torch.from_numpy(score.copy()), rule["ratio"], rule["scope"]).numpy()
 
     def convolution(self, x, weight, grad):
         """dL/dx and dL/dW, a filter's pixel at a time."""

@@ -40,19 +40,6 @@ def test_initialisation_is_truncated_normal():
     assert float(model.fc1.weight.detach().std()) == pytest.approx(0.08796, rel=2e-3)
 
 
-def test_a_seed_fixes_the_initialisation_whatever_the_setting():
-    plain = build(3)
-    for settings in (
-        {"rule": TopK(0.05)},
-        {"rule": TopK(0.05, pick="random")},
-        {"batch_norm": True},
-        {"dropout": 0.5, "activation": "sigmoid"},
-    ):
-        other = build(3, **settings)
-        for name, parameter in plain.named_parameters():
-            assert torch.equal(parameter, other.get_parameter(name))
-
-
 def test_it_computes_the_papers_formula():
     model = build(batch_norm=True).eval()
     x = torch.rand(4, 1, 28, 28)

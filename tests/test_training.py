@@ -66,14 +66,6 @@ def test_the_record(record, few_digits, tmp_path, monkeypatch):
     assert Record.load(tmp_path / "r.json") == record
 
 
-def test_the_first_best_dev_epoch_counts(record):
-    dev = [epoch["dev_accuracy"] for epoch in record.history]
-    assert record.best_epoch == dev.index(max(dev)) + 1
-    assert record.dev_accuracy == max(dev)
-    assert record.test_accuracy == record.history[record.best_epoch - 1]["test_accuracy"]
-    assert record.test_accuracy == 100 * (40 - len(record.test_errors)) / 40
-
-
 def test_the_first_of_equally_good_epochs_counts(monkeypatch):
     wrong = iter([[0, 1, 2], [0, 9], [0], [0, 8], [5], [0, 7, 8]])  # dev, test, dev, test, ...
     monkeypatch.setattr(training, "evaluate", lambda model, part: (0.5, w := next(wrong), w))
@@ -98,13 +90,6 @@ def test_it_repeats_bit_for_bit_and_leaves_no_trace(record):
     assert again.to_dict()["history"] == [
         e | {"seconds": a["seconds"]} for e, a in zip(record.history, again.history, strict=True)
     ]
-
-
-def test_the_loss_goes_down():
-    record = train(Config(dataset="digits", train_size=300, epochs=2, ratio=0.05), progress=False)
-    assert record.history[1]["train_loss"] < record.history[0]["train_loss"] / 2
-    assert record.history[1]["train_accuracy"] > 60
-    assert record.dev_accuracy > 60
 
 
 def test_training_loss_and_accuracy_are_means_over_the_steps(few_digits):
@@ -171,13 +156,15 @@ def test_one_seed_is_one_augmentation(few_digits):
     assert not any(torch.equal(one, two) for one, two in combinations(plain, 2))
 
 
-def test_a_residual_network_learns_with_one_cycle():
-    config = Config(dataset="digits", train_size=300, epochs=3, train_eval=True, **RESNET)
-    record = train(replace(config, augment=False), progress=False)
-    first, _, last = record.history
+@pytest.mark.parametrize(
+    "setting", [{"ratio": 0.05}, {**RESNET, "augment": False, "epochs": 3, "train_eval": True}]
+)
+def test_the_loss_goes_down(setting):
+    config = Config(**{"dataset": "digits", "train_size": 300, "epochs": 2} | setting)
+    first, *_, last = train(config, progress=False).history
     assert last["train_loss"] < first["train_loss"] / 2
-    assert last["train_eval_accuracy"] > 50
-    assert len(last["layers"]) == 20
+    assert last["train_accuracy"] > 60 and last.get("train_eval_accuracy", 100) > 50
+    assert len(last["layers"]) == (20 if config.network == "resnet20" else 4)
 
 
 def test_accuracy_on_training_images_as_they_are(few_digits):
