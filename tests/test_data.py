@@ -238,22 +238,6 @@ def test_a_file_that_nobody_touched_is_read_once(root, raw, monkeypatch):
     assert sorted(read) == sorted(str(path) for path in raw.iterdir())
 
 
-def test_unreadable_file_is_named_and_fetched_anew(root, raw, monkeypatch):
-    refused, real = [], _download._md5sum
-
-    def denied(path):
-        # Permissions do not bind the superuser, so the refusal is played.
-        if path == raw / FIRST and len(refused) < 2:
-            refused.append(path)
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(_download, "_md5sum", denied)
-    with pytest.warns(UserWarning, match=f"{FIRST} cannot be read .Permission denied."):
-        load_data("mnist", root)
-    assert_complete(root)
-
-
 def test_a_folder_in_a_files_place(root, raw):
     (raw / FIRST).unlink()
     (raw / FIRST).mkdir()
@@ -384,17 +368,6 @@ def test_no_archive_member_leaves_the_folder(tmp_path, name):
     unpack(tmp_path / "a.tgz", tmp_path / "out", FILES.md5)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz", "out"]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ([FIRST] if name else [])
-
-
-def test_a_truncated_archive_is_no_crash(root, monkeypatch):
-    def half(files, raw, target):
-        pack(target / "a.tgz", CONTENT)
-        (target / "b.tgz").write_bytes((target / "a.tgz").read_bytes()[:3000])
-        unpack(target / "b.tgz", target, files.md5)
-
-    use(monkeypatch, half=half, full=full)
-    load_data("mnist", root)
-    assert_complete(root)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from torch import nn
 from meprop.study import measures
 from meprop.study.config import Config
 from meprop.study.data import Part, load_data
-from meprop.study.measures import Measured, evaluate
+from meprop.study.measures import Measured, evaluate, gradients
 from meprop.study.training import build
 
 
@@ -48,3 +48,15 @@ def test_measured_steps_and_their_means():
     assert means["changed"] == (2 / 4 + 1 / 4) / 2
     assert means["layers"]["0"]["weight"] == (2 / 4 + 1 / 4) / 2
     assert means["layers"]["0"]["norm_kept"] == pytest.approx(1)
+
+
+def test_gradients_are_those_at_the_outputs(part):
+    model, outputs = build(Config()), {}
+    with gradients(model, ["conv2"]) as found:
+        with model.conv2.register_forward_hook(lambda _, __, y: outputs.update(y=y)):
+            loss = F.cross_entropy(model(part.images), part.labels)
+        (expected,) = torch.autograd.grad(loss, outputs["y"], retain_graph=True)
+        found.clear()
+        loss.backward()
+    assert torch.equal(found["conv2"], expected) and expected.any()
+    assert not model.conv2._forward_hooks

@@ -37,6 +37,14 @@ def test_densities_are_those_that_watch_sees(tiny):
             assert row.above == row.before, "no batch normalisation"
 
 
+def test_densities_of_the_untrained_network(tiny):
+    """Max-pooling passes the gradient to one of four; ReLU stops a part of the rest."""
+    relu = tiny[tiny.step == 1].set_index("layer").before
+    assert 5 < relu.conv1 < 25 and 1 < relu.conv2 < 25 and 30 < relu.fc1 < 70
+    sigmoid = measure(replace(TINY, activation="sigmoid"), last=1).set_index("layer").before
+    assert sigmoid.to_dict() == pytest.approx({"conv1": 25, "conv2": 25, "fc1": 99.5}, abs=0.5)
+
+
 def test_rows_are_spaced_evenly_on_a_logarithmic_axis(tiny):
     found = list(dict.fromkeys(tiny.step))
     assert found[:6] == [1, 2, 3, 4, 5, 6] and found[-1] == 20
@@ -54,7 +62,7 @@ def test_what_a_selection_would_do():
     grad = torch.zeros(2, 3, 10, 10)
     grad[:, 0] = 1.0  # all of 200: 10 are kept
     grad[0, 1, 0, :5] = 2.0  # 5 of 200: none is removed
-    shares = selection(grad, ratio=0.05)
+    shares = selection(grad)
     assert shares["after"] == pytest.approx(100 * 15 / 600)
     assert shares["norm_kept"] == pytest.approx(100 * (30 / 220) ** 0.5)
     assert shares["untouched"] == pytest.approx(100 * 2 / 3)
@@ -154,18 +162,14 @@ def test_the_page_finds_the_steps_and_the_shares(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "fc1", "sentence"),
     [
-        ({1: (23, 3, 50)}, "not after one"),
-        ({1: (30, 18, 50)}, "fails at conv2"),
-        ({2000: (23, 3, 50)}, "Nor can the iteration be an epoch"),
+        ({1: (23, 3, 50)}, 99, "not after one"),
+        ({1: (30, 18, 50)}, 99, "fails at conv2"),
+        ({2000: (23, 3, 50)}, 99, "Nor can the iteration be an epoch"),
+        ({}, 90, "fails at conv2"),  # sigmoid must agree at the first step
     ],
 )
-def test_other_densities_contradict_a_sentence(tmp_path, changed, sentence):
+def test_other_densities_contradict_a_sentence(tmp_path, changed, fc1, sentence):
     with pytest.raises(AssertionError, match=sentence):
-        oracle.variables("02-sparsity", **folder(tmp_path, RELU | changed))
-
-
-def test_sigmoid_must_agree_at_the_first_step(tmp_path):
-    with pytest.raises(AssertionError, match="fails at conv2"):
-        oracle.variables("02-sparsity", **folder(tmp_path, RELU, sigmoid=(25, 25, 90)))
+        oracle.variables("02-sparsity", **folder(tmp_path, RELU | changed, (25, 25, fc1)))

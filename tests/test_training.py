@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meprop import watch
 from meprop.study import training
 from meprop.study.checkpoint import CheckpointError
 from meprop.study.config import Config
@@ -257,26 +256,6 @@ def test_backends_start_with_the_same_losses(setting):
     for backend in ("sparse", "auto"):
         found = torch.tensor(first_losses(backend=backend, **setting))
         assert ((found / expected - 1).abs() <= tolerance).all(), backend
-
-
-@pytest.mark.parametrize(
-    ("activation", "low", "high"),
-    [
-        # Max-pooling passes the gradient to one of four; ReLU stops a part of the rest.
-        ("relu", (0.05, 0.01, 0.3), (0.25, 0.25, 0.7)),
-        ("sigmoid", (0.2499, 0.2499, 0.98), (0.25, 0.25, 1.0)),
-    ],
-)
-def test_densities_of_the_untrained_network(few_digits, activation, low, high):
-    for seed in range(3):
-        config = Config(dataset="digits", activation=activation, seed=seed, backend="masked")
-        model = build(config)
-        batch = next(batches(config, 1200, epoch=1))
-        with watch(model) as seen:
-            output = model(few_digits.train.images[batch])
-            F.cross_entropy(output, few_digits.train.labels[batch]).backward()
-        found = [seen[layer].before for layer in ("conv1", "conv2", "fc1")]
-        assert all(a <= b <= c for a, b, c in zip(low, found, high, strict=True)), found
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

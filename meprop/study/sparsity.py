@@ -160,9 +160,9 @@ def _density(grad: Tensor) -> float:
     return 100 * int(torch.count_nonzero(grad)) / grad.numel()
 
 
-def selection(grad: Tensor, ratio: float | None = None) -> dict[str, float]:
-    """What top-k, of the paper's ratio unless told, would do to a convolution's gradient."""
-    rule = TopK(paper()["ratio"]["percent"] / 100 if ratio is None else ratio)
+def selection(grad: Tensor) -> dict[str, float]:
+    """What top-k of the paper's ratio would do to a convolution's gradient."""
+    rule = TopK(paper()["ratio"]["percent"] / 100)
     mask, _ = select(grad, rule)
     kept, whole = (grad * mask).double().norm(), grad.double().norm()
     nonzero = (grad != 0).sum(dim=(0, 2, 3))
