@@ -37,7 +37,7 @@ def convert(
     backend: str = "auto",
     history: str = "slot",
     in_eval: str = "select",
-    where: str = "all",
+    where: str | None = None,
 ) -> M:
     """Swap torch's layers of the given types for ours, in place, and return the model.
 
@@ -53,7 +53,7 @@ def convert(
     no pattern fitted. `skip` names modules (with all they contain) that stay as they are: one that
     is ours already keeps its rule, so `revert` first to leave it out. Other layers that are ours
     get the new rule, and keep their `run_grad` where it has a decay. `backend`, `history`,
-    `in_eval` and `where` are those of `Conv2d`.
+    `in_eval` and `where` are those of `Conv2d`; without a rule, `where` is "pays".
     Subclasses of torch's layers may compute something else, so they are left alone; so are other
     kinds of convolution, where `layers` has `nn.Conv2d`. One warning names them, but for `skip`'s.
     Wherever a backward pass runs, gradients are selected: in `eval()` too, unless
@@ -63,6 +63,7 @@ def convert(
     >>> type(model[0])
     <class 'meprop.layers.Conv2d'>
     """
+    where = where or ("pays" if rule is None else "all")
     for one in rule.values() if isinstance(rule, Mapping) else (rule,):
         check_settings("convert", one, backend, history, in_eval, where)
     wanted = _checked_layers(layers)
@@ -94,17 +95,18 @@ def convert(
     return model
 
 
-def recipe(model: M, ratio: float = 0.1, **options: Any) -> M:
-    """`convert` with the rule that trains deep networks best of those we tried, where it pays.
+def recipe(model: M, ratio: float = 0.25, **options: Any) -> M:
+    """`convert` with the rule that we recommend for deep networks, where it pays.
 
-    Per image and feature map, the largest `ratio` of the gradient, centred: `pick="top"` keeps
-    deep networks from learning. A layer in which selecting would take longer than it saves stays
-    torch's. `options` are those of `convert`.
+    The weight gradient of each layer is formed from `ratio` of the images: those with a large
+    gradient, and some others, drawn and weighted so that it is right on average. What a layer
+    passes down is exact. A layer in which that would take longer than it saves stays torch's.
+    `options` are those of `convert`.
 
-    >>> recipe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[0].rule
-    TopK(ratio=0.1, decay=0.0, scope='sample', pick='centred', bias='full')
+    >>> recipe(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))[0].rule.only
+    'weight'
     """
-    rule = TopK(ratio, scope="sample", pick="centred")
+    rule = TopK(ratio, scope="image", pick="unbiased", only="weight")
     return convert(model, rule, **{"where": "pays", **options})
 
 

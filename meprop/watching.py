@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from meprop.backward import OBSERVERS
+from meprop.kernels import has_memory
 from meprop.layers import Convolution, Selecting
 
 
@@ -195,6 +196,8 @@ class _FirstLook:
         OBSERVERS[layer].remove(self)
         if not OBSERVERS[layer]:
             del OBSERVERS[layer]
+        if not has_memory(grad):
+            return
         full, selected = (float(_imbalance(_by_map(t.detach())).mean()) for t in (grad, kept))
         if self.told or not grad.numel() or (full > BALANCED and selected - full < DRIFT):
             return

@@ -140,6 +140,7 @@ def test_hooks_run_once_on_an_image_without_a_batch():
     assert torch.equal(ours(x[0]), expected) and len(calls) == 1
 
 
+@pytest.mark.filterwarnings("ignore:convert. at ")
 def test_averaging_a_model_that_has_a_past():
     model = convert(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)), TopK(0.1, decay=0.6))
     average = torch.optim.swa_utils.AveragedModel(model)

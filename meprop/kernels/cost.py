@@ -184,26 +184,27 @@ def _break_even(
 
 
 def pays(
-    x: Tensor, weight: Tensor, sliding: Any, ratio: float, wants_input: bool, threads: int
+    x: Tensor, weight: Tensor, sliding: Any, rule: TopK, wants_input: bool, threads: int
 ) -> bool:
     """Whether selecting takes less time than torch's backward pass with all gradients.
 
     A function of shapes, memory format and threads; `sliding` is that of a convolution.
 
-    >>> pays(torch.ones(8, 4096), torch.ones(4096, 4096), None, 0.01, True, 1)
+    >>> rule = TopK(0.01)
+    >>> pays(torch.ones(8, 4096), torch.ones(4096, 4096), None, rule, True, 1)
     True
     """
-    if x.dim() != 4:
-        return _pays((x.shape[:-1].numel(), x.shape[-1]), weight.shape, None, False, ratio,
-                     wants_input, threads)  # fmt: skip
-    last = _takes_channels_last(x, weight)
-    return _pays(x.shape, weight.shape, sliding, last, ratio, wants_input, threads)
+    shape = x.shape if x.dim() == 4 else (x.shape[:-1].numel(), x.shape[-1])
+    last = x.dim() == 4 and _takes_channels_last(x, weight)
+    both = wants_input and rule.only is None  # one side alone costs about the same, whichever
+    draws = rule.scope == "image"
+    return _pays(shape, weight.shape, sliding, last, rule.ratio, both, draws, threads)
 
 
 @lru_cache(maxsize=1024)
 def _pays(
     x: tuple[int, ...], weight: tuple[int, ...], sliding: Any, channels_last: bool, ratio: float,
-    wants_input: bool, threads: int,
+    wants_input: bool, draws_images: bool, threads: int,
 ) -> bool:  # fmt: skip
     stride, padding, dilation, groups = sliding or ((1, 1), (0, 0), (1, 1), 1)
     image, kernel = x[2:] or (1, 1), weight[2:] or (1, 1)
@@ -224,5 +225,8 @@ def _pays(
         wants_input=wants_input,
         channels_last=channels_last,
     )
-    sparse = sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads)
-    return sparse < dense_cost(layer, threads=threads)
+    dense = dense_cost(layer, threads=threads)
+    if draws_images:  # their norms, then a copy of those that come, and torch's work on it
+        moved = layer.entries + ratio * (layer.entries + prod(x))
+        return 200_000 + 0.5 * moved + ratio * dense < dense
+    return sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads) < dense
