@@ -251,10 +251,13 @@ def test_accessible(site, browser, name, scheme):
     assert not serious
 
 
-def test_search_finds_run_grad(site, browser):
-    page, log = open_page(browser, (site / "search.html").as_uri() + "?q=run_grad")
+@pytest.mark.parametrize(
+    ("word", "found"), [("run_grad", "reading"), ("normalization", "reading"), ("install", "api")]
+)
+def test_search_finds(site, browser, word, found):
+    page, log = open_page(browser, (site / "search.html").as_uri() + f"?q={word}")
     # Sphinx adds the results one by one: the first to come says nothing of the others
-    page.wait_for_selector("#search-results li a[href*='book/reading.html']")
+    page.wait_for_selector(f"#search-results li a[href*='book/{found}.html']")
     page.context.close()
     assert not log.errors
 
