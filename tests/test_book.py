@@ -220,6 +220,12 @@ def test_figures_get_their_size(tmp_path):
     assert book.finish(expected, tmp_path) == expected
 
 
+def test_figures_are_counted_by_page():
+    numbers = {"a": {"figure": {"x": (7,), "y": (8,)}}, "b": {"figure": {"z": (9,)}, "table": {}}}
+    book.number_by_page(None, SimpleNamespace(toc_fignumbers=numbers))
+    assert numbers["a"]["figure"] == {"x": (1,), "y": (2,)} and numbers["b"]["figure"]["z"] == (1,)
+
+
 def test_launch_buttons_hang_on_one_key():
     config = yaml.safe_load((ROOT / "_config.yml").read_text("utf-8"))
     buttons = config["launch_buttons"]

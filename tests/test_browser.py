@@ -14,13 +14,17 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
+import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
+from oracle import variables
 from playwright.sync_api import sync_playwright
 
 from meprop import TopK, select
 from meprop.study.explorer import load
+from meprop.study.stats import better, not_worse
 
 ROOT = Path(__file__).resolve().parents[1]
 SCREENSHOTS = ROOT / "_build" / "screenshots"
@@ -247,10 +251,13 @@ def test_accessible(site, browser, name, scheme):
     assert not serious
 
 
-def test_search_finds_run_grad(site, browser):
-    page, log = open_page(browser, (site / "search.html").as_uri() + "?q=run_grad")
+@pytest.mark.parametrize(
+    ("word", "found"), [("run_grad", "reading"), ("normalization", "reading"), ("install", "api")]
+)
+def test_search_finds(site, browser, word, found):
+    page, log = open_page(browser, (site / "search.html").as_uri() + f"?q={word}")
     # Sphinx adds the results one by one: the first to come says nothing of the others
-    page.wait_for_selector("#search-results li a[href*='book/reading.html']")
+    page.wait_for_selector(f"#search-results li a[href*='book/{found}.html']")
     page.context.close()
     assert not log.errors
 
@@ -341,8 +348,38 @@ def test_claims_on_start_lead_to_their_entries(site, browser):
     page, _ = open_page(browser, (site / f"{START}.html").as_uri())
     page.locator("#tab-central").get_by_role("link", name="a decay of 0.6 helps").click()
     assert page.url.endswith("06-claims.html#claim-decay-helps")
-    entry = page.locator("h3:has(#claim-decay-helps)")
+    entry = page.locator("h4:has(#claim-decay-helps)")
     assert "decay of 0.6" in entry.inner_text()
+    page.context.close()
+
+
+@pytest.mark.parametrize(("margin", "level"), [(0.1, 95), (0.35, 99), (0.02, 80)])
+def test_another_rule_gives_the_verdicts_of_the_notebook(site, browser, margin, level):
+    page, log = open_page(browser, (site / "notebooks/06-claims.html").as_uri())
+    page.fill("#claims-margin", str(margin))
+    page.fill("#claims-level", str(level))
+    shown = {it.get_attribute("data-claim"): it for it in page.locator("[data-claim]").all()}
+    found = variables("06-claims", "verdicts", margin=margin, alpha=(100 - level) / 100)["judged"]
+    assert {key: it.inner_text() for key, it in shown.items()} == found.verdict.to_dict()
+    page.context.close()
+    assert not log.errors
+
+
+def test_the_rules_of_the_page_are_those_of_the_module(site, browser):
+    """On claims that no records wait for, decided either way or not at all."""
+    page, _ = open_page(browser, (site / "notebooks/06-claims.html").as_uri())
+    rng, seen = np.random.default_rng(0), set()
+    for case in range(60):
+        rows = np.column_stack(
+            [rng.normal(0, 0.15, 2), rng.uniform(0.01, 0.1, 2), rng.integers(2, 30, 2)]
+        )
+        found = pd.DataFrame(rows, columns=["estimate", "se", "df"])
+        for name, rule in {"better": better, "not worse": not_worse}.items():
+            asked = [name, rows.tolist(), 0.1, 0.95]
+            told = page.evaluate("([rule, ...rest]) => window.mepropRules[rule](...rest)", asked)
+            assert told == rule(found), (case, name)
+            seen.add((name, told))
+    assert len(seen) == 6
     page.context.close()
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from meprop import TopK
 from meprop.study.config import Config
-from meprop.study.experiments import ROOT
 from meprop.study.training import build
 
 K05 = {"ratio": 0.05}
@@ -23,9 +22,6 @@ def test_the_defaults_are_the_papers_baseline():
     paper = {"dataset": "mnist", "epochs": 30, "batch_size": 10, "lr": 0.001, "dropout": 0.0}
     paper |= {"activation": "relu", "sparse_layers": ("conv1", "conv2"), "batch_norm": False}
     assert {name: getattr(config, name) for name in paper} == paper
-
-
-def test_the_rule():
     config = Config(ratio=0.08, decay=0.6, scope="layer", bias="sparse")
     assert config.rule == TopK(0.08, decay=0.6, scope="layer", bias="sparse")
 
@@ -57,7 +53,7 @@ def test_round_trip_through_json(config):
     assert again == config
     assert hash(again) == hash(config)
     assert again.digest == config.digest
-    assert pickle.loads(pickle.dumps(config)) == config
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
 YOUNGER = {
@@ -87,16 +83,6 @@ def test_only_is_younger_too_and_refused_where_it_has_no_effect():
             Config(only="weight", **others)
 
 
-def test_the_digests_of_committed_records_are_what_they_were():
-    files = sorted((ROOT / "results").rglob("*.json"))
-    assert len(files) > 100
-    for file in files:
-        content = json.loads(file.read_text())
-        config = Config.from_dict(content["config"])
-        assert config.digest[:16] == content["id"], file
-        assert config.to_dict() == content["config"], file
-
-
 def test_the_digest_tells_every_field_apart():
     base = Config(ratio=0.05, decay=0.6, batch_norm=True)
     changes = [
@@ -120,31 +106,7 @@ def test_spellings_of_one_configuration_are_equal():
     other = Config(ratio=1, sparse_layers=["conv2", "conv1"], lr=np.float64(1), seed=np.int64(0))
     assert other == plain
     assert other.digest == plain.digest
-
-
-def test_all_images_are_all_images():
     assert Config(train_size=55_000) == Config() == Config(train_size=None)
-    assert Config(dataset="digits", train_size=1_200).digest == Config(dataset="digits").digest
-
-
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("ratoi", "did you mean 'ratio'?"),
-        ("Seed", "did you mean 'seed'?"),
-        ("zzz", "known: dataset, train_size"),
-    ],
-)
-def test_unknown_keys(key, hint):
-    with pytest.raises(ValueError, match=re.escape(f"Config: unknown key {key!r}; {hint}")):
-        Config.from_dict({key: 1})
-
-
-def test_an_unknown_keyword_gets_the_nearest_too():
-    with pytest.raises(ValueError, match=re.escape("unknown key 'ratoi'; did you mean 'ratio'?")):
-        Config(ratoi=0.05)
-    config = Config(ratio=0.05)
-    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
 
 
 @pytest.mark.parametrize(
@@ -154,6 +116,8 @@ def test_an_unknown_keyword_gets_the_nearest_too():
             {"dataset": "mnst"},
             "dataset must be 'mnist', 'digits', 'fashion-mnist' or 'cifar10', got 'mnst'",
         ),
+        ({"ratoi": 1}, "unknown key 'ratoi'; did you mean 'ratio'?"),
+        ({"zzz": 1}, "unknown key 'zzz'; known: dataset, train_size"),
         ({"train_size": 0}, "train_size must be in [1, 1000000000], got 0"),
         ({"train_size": 9}, "train_size must be between batch_size (10) and the 55000"),
         ({"train_size": 1_201, "dataset": "digits"}, "1200 training images of digits, got 1201"),
@@ -165,14 +129,8 @@ def test_an_unknown_keyword_gets_the_nearest_too():
         ({"ratio": float("nan")}, "ratio must be in (0, 1], got nan"),
         ({"ratio": "5%"}, "ratio must be a number, got '5%'"),
         ({**K05, "decay": 1}, "decay must be in [0, 1), got 1"),
-        ({**K05, "scope": "maps"}, "scope must be 'map', 'sample'"),
         ({**K05, "scope": "unified"}, "scope='unified' exists for fully connected layers only"),
-        (
-            {**K05, "pick": "largest"},
-            "pick must be 'top', 'random', 'unbiased' or 'centred', got 'largest'",
-        ),
         ({**K05, "pick": "random", "decay": 0.6}, "decay=0.6 has no effect with pick='random'"),
-        ({**K05, "pick": "unbiased", "decay": 0.6}, "decay=0.6 has no effect with pick='unbiased'"),
         ({**K05, "sparse_layers": "conv1"}, "sparse_layers must be a list, got 'conv1'"),
         ({**K05, "sparse_layers": []}, "sparse_layers is empty"),
         ({**K05, "sparse_layers": ["conv1", "conv1"]}, "sparse_layers names a layer twice"),
@@ -187,14 +145,12 @@ def test_an_unknown_keyword_gets_the_nearest_too():
             {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
             "select_at='bn' needs a BN: ",
         ),
-        ({"epochs": 0}, "epochs must be in [1, 1000000000], got 0"),
         ({"epochs": True}, "epochs must be a whole number, got True"),
         ({"lr": 0}, "lr must be greater than 0, got 0"),
         ({"lr": float("inf")}, "lr must be a finite number, got inf"),
         ({"lr": "1e-3"}, "lr must be a number, got '1e-3'; in YAML write 0.001"),
         ({"seed": -1}, "seed must be in [0, 1000000000], got -1"),
         ({"threads": 100_000}, "threads must be in [1, 1024], got 100000"),
-        ({"network": "resnet"}, "network must be 'paper' or 'resnet20', got 'resnet'"),
         ({"network": "resnet20"}, "network='resnet20' has batch normalisation: set batch_norm"),
         (
             {"network": "resnet20", "batch_norm": True, "dropout": 0.5},
@@ -206,15 +162,14 @@ def test_an_unknown_keyword_gets_the_nearest_too():
             {**K05, "contender": "channels", "decay": 0.6},
             "decay=0.6 has no effect with contender='channels'",
         ),
-        ({"augment": 1}, "augment must be true or false, got 1"),
-        ({"optimizer": "SGD"}, "optimizer must be 'adam' or 'sgd', got 'SGD'"),
         ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
-        ({"sparse_layers": ["conv1"]}, "sparse_layers=('conv1',) has no effect without a ratio"),
     ],
 )
 def test_bad_values_are_named(values, message):
     with pytest.raises(ValueError, match=f"^Config: .*{re.escape(message)}"):
         Config.from_dict(values)
+    with pytest.raises(ValueError, match=f"^Config: .*{re.escape(message)}"):
+        Config(**values)
 
 
 @pytest.mark.parametrize("name", ["ratio", "decay", "lr", "seed", "epochs", "train_size"])

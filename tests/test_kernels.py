@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from meprop import TopK, kernels, select
-from meprop.kernels.cost import cheaper, density
+from meprop.kernels.cost import Layer, cheaper, density, sparse_cost
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -525,6 +525,14 @@ def test_the_cost_model_knows_where_zeros_pay():
     assert not cheaper(grad, x, weight, rule=None, **place)
     rows, inputs, filters = torch.randn(10, 10), torch.randn(10, 1024), torch.randn(10, 1024)
     assert not cheaper(rows, inputs, filters, rule=None)
+
+
+def test_the_cost_model_knows_which_threads_run():
+    small = Layer(1, 16, 8, 8, 16, 64, (3, 3), (1, 1))
+    assert sparse_cost(small, 50, True, 8) == sparse_cost(small, 50, True, 1)
+    large = Layer(8, 256, 14, 14, 256, 196, (3, 3), (1, 1))
+    one, two, many = (sparse_cost(large, 20_000, True, n) for n in (1, 2, 8))
+    assert one / 2 < two < one / 1.6 and one / 8 < many < two
 
 
 @given(st.integers(0, 3000), st.floats(0.0, 1.0), st.sampled_from(["contiguous", "channels_last"]))

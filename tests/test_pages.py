@@ -51,16 +51,15 @@ def test_a_page_has_its_title_and_no_times(executed):
     assert kept["cells"][1]["source"] == executed["cells"][1]["source"]
 
 
-def test_defaults_are_shown_where_nothing_else_was_given(executed):
-    executed["cells"].pop(2)
-    page = _papermill.finished(executed, None, "abc")
-    assert page["cells"][0]["metadata"] == {"tags": ["parameters"]}
-
-
 def test_given_parameters_are_folded_where_the_defaults_are(executed):
     executed["cells"][0]["metadata"]["tags"] = ["parameters", "hide-input"]
     page = _papermill.finished(executed, None, "")
     assert page["cells"][2]["metadata"]["tags"] == ["injected-parameters", "hide-input"]
+    # Where nothing else was given, the defaults are shown.
+    executed["cells"].pop(2)
+    executed["cells"][0]["metadata"]["tags"] = ["parameters"]
+    page = _papermill.finished(executed, None, "abc")
+    assert page["cells"][0]["metadata"] == {"tags": ["parameters"]}
 
 
 def test_what_a_page_depends_on(executed):
@@ -87,17 +86,14 @@ def test_the_committed_pages_are_of_the_committed_records():
     assert not out_of_date(), "make notebooks executes them; commit them with the records"
 
 
-def test_every_pattern_finds_something():
+def test_a_notebook_says_what_it_reads_and_it_is_there():
+    assert set(pages.READS) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
     started = {run.suite for run in load().runs if (ROOT / run.record).is_file()}
     for page in pages.pages():
         for pattern in page.reads:
             suite = Path(pattern).parent.name
             waits = suite in load().suites and suite not in started
             assert waits or any(ROOT.glob(pattern)), f"{page.path}: {pattern}"
-
-
-def test_a_notebook_says_what_it_reads():
-    assert set(pages.READS) == {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
 
 
 @pytest.fixture
@@ -117,7 +113,7 @@ def clone(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_changed_record_concerns_the_pages_that_read_it(clone):
+def test_a_changed_record_source_or_declaration_concerns_the_pages_that_read_it(clone):
     assert not out_of_date()
     path = clone / "results/paper/table3-k05-d0-s0.json"
     record = Record.load(path)
@@ -125,18 +121,6 @@ def test_a_changed_record_concerns_the_pages_that_read_it(clone):
     of_all = {"01-method", "06-claims", "09-runs", "10-status", "12-power"}
     assert out_of_date() == of_all | {"table3", "table3-k05-d0-s0"}
     record.save(path)
-    assert not out_of_date()
-
-
-def test_a_damaged_record_is_named_and_not_missing(clone, capsys):
-    path = clone / "results/ablation/scope-mixed-s1.json"
-    path.write_text(path.read_text().replace("scope", "scopes", 1))
-    for command in ("notebooks", "book", "run"):
-        assert main([command]) == 2
-        assert f"git checkout -- {path}" in capsys.readouterr().err
-
-
-def test_so_does_a_missing_and_a_new_one(clone):
     path = clone / "results/ablation/scope-mixed-s1.json"
     content = path.read_bytes()
     path.unlink()
@@ -145,8 +129,6 @@ def test_so_does_a_missing_and_a_new_one(clone):
     path.write_bytes(content)
     assert not out_of_date()
 
-
-def test_so_does_another_declaration_and_another_source(clone):
     path = clone / "experiments.yml"
     text = path.read_text()
     path.write_text(text.replace("about: Over what should", "about: From what should"))
@@ -159,6 +141,14 @@ def test_so_does_another_declaration_and_another_source(clone):
     made.cells[-1].source += " "
     nbformat.write(made, path)
     assert out_of_date() == {"03-tables", "table3"}
+
+
+def test_a_damaged_record_is_named_and_not_missing(clone, capsys):
+    path = clone / "results/ablation/scope-mixed-s1.json"
+    path.write_text(path.read_text().replace("scope", "scopes", 1))
+    for command in ("notebooks", "book", "run"):
+        assert main([command]) == 2
+        assert f"git checkout -- {path}" in capsys.readouterr().err
 
 
 # Runs

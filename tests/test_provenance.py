@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 
+from meprop.study import load_records
 from meprop.study import provenance as module
+from meprop.study.experiments import ROOT
 from meprop.study.provenance import code_digest, code_files, provenance
 
 
@@ -18,8 +21,6 @@ def checkout(tmp_path, monkeypatch):
     package = tmp_path / "meprop"
     package.mkdir()
     (package / "rule.py").write_text('"""A rule."""\n\nk = 3  # so many\n')
-    (package / "bench").mkdir()
-    (package / "bench" / "run.py").write_text("speed = 1\n")
     (package / "study").mkdir()
     (package / "study" / "training.py").write_text("def train():\n    return 1\n")
     (package / "study" / "figures.py").write_text("colour = 'red'\n")
@@ -106,7 +107,7 @@ def test_the_code_digest_follows_what_the_code_does(checkout):
     assert edited(rule, '"""Another text."""\n\n\n# reasons\nk = (3)\n') == first
     assert edited(rule, '"""A rule."""\n\nk = 4\n') != first
     assert edited(rule, '"""A rule."""\n\nk = 3\n') == first
-    assert edited(checkout / "meprop" / "bench" / "run.py", "speed = 2\n") == first
+    assert edited(checkout / "meprop" / "__main__.py", "speed = 2\n") == first
     assert edited(checkout / "meprop" / "study" / "figures.py", "colour = 'blue'\n") == first
     assert edited(checkout / "meprop" / "study" / "training.py", "def train(): return 2\n") != first
 
@@ -178,3 +179,13 @@ def test_the_code_digest_covers_all_that_training_imports():
     core = {p for p in found if p.parent.name != "study"}
     assert study == {p for p in code_files() if p.parent.name == "study"}
     assert core <= set(code_files())
+
+
+def test_the_states_of_the_code_that_made_records_agree():
+    """Pages may compare their records as they stand."""
+    states = pandas.read_csv(ROOT / "measurements/code-states.csv")
+    assert states.code.nunique() > 5
+    assert set(states.code) <= set(load_records(ROOT / "results").code)
+    losses = states.groupby("run").train_loss
+    assert ((losses.max() - losses.min()) / losses.min()).max() < 1e-6
+    assert (states.groupby("run").test_accuracy.nunique() == 1).all()

@@ -3,10 +3,10 @@
 import ast
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
@@ -29,14 +29,6 @@ ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 (PYTHON_VERSION,) = re.findall(r"^python_version := (.+)$", MAKEFILE, re.MULTILINE)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
-
-# name[ version[ build]], where a version is constraints joined by "," and "|"
-CONDA_SPEC = re.compile(
-    r"""(?P<name>[a-z0-9_][a-z0-9_.-]*)
-        (?:\s*(?P<version>(?:==|=|!=|>=|<=|~=|>|<)[\w.*+!]+(?:[,|](?:==|=|!=|>=|<=|~=|>|<)?[\w.*+!]+)*)
-           (?:=(?P<build>[\w.*]+))?)?""",
-    re.VERBOSE,
-)
 
 
 def ranges() -> list[str]:
@@ -64,24 +56,16 @@ def code_blocks(document: Path, language: str) -> list[str]:
 # Dependencies
 
 
-def test_lock_states_exact_public_versions():
-    for line in LOCK_LINES:
-        requirement = Requirement(line)
-        name = canonicalize_name(requirement.name)
-        (specifier,) = requirement.specifier
-        # This also rules out extras, markers and addresses.
-        assert line == f"{name}=={specifier.version}"
-        local = Version(specifier.version).local
-        assert local is None, f"{line}: only some indexes have a version with +{local}"
-
-
-def test_lock_is_sorted_and_names_each_package_once():
+def test_lock_states_each_exact_public_version_once_in_order():
     names = [line.partition("==")[0] for line in LOCK_LINES]
     assert names == sorted(set(names))
-
-
-def test_lock_brings_no_cuda():
-    assert not [name for name in pins() if re.match("nvidia|cuda|triton", name)]
+    assert not [name for name in names if re.match("nvidia|cuda|triton", name)]
+    for name, line in zip(names, LOCK_LINES, strict=True):
+        (specifier,) = Requirement(line).specifier
+        # This also rules out extras, markers and addresses.
+        assert line == f"{canonicalize_name(name)}=={specifier.version}"
+        local = Version(specifier.version).local
+        assert local is None, f"{line}: only some indexes have a version with +{local}"
 
 
 @pytest.mark.parametrize("stated", ranges())
@@ -121,6 +105,24 @@ def test_lock_holds_what_pyproject_needs_and_nothing_else():
     assert reached == set(pins()), "run make lock"
 
 
+def imported(path: Path, modules: Collection[str] = ()) -> set[str]:
+    """What a file imports, at the top or in a function; of packages the `modules`, if named."""
+    tree, found = ast.parse(path.read_text("utf-8")), set()
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in set(ast.walk(tree)) - for_types:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else str(node.module) for name in full}
+    return found
+
+
 @pytest.mark.parametrize("part", ["core", "study", "tests"])
 def test_every_import_is_declared(part):
     """Somebody may install the core alone, or the study without what only the tests need."""
@@ -129,51 +131,23 @@ def test_every_import_is_declared(part):
     allowed += [] if part == "core" else extras["study"]
     allowed += extras["dev"] if part == "tests" else []
     declared = {canonicalize_name(Requirement(stated).name) for stated in allowed}
-    outer = {"study", "bench"}
     distributions = metadata.packages_distributions()
-    missing = set()
     for path in (ROOT / ("tests" if part == "tests" else "meprop")).rglob("*.py"):
-        if part != "tests" and (part == "study") != bool(outer & set(path.relative_to(ROOT).parts)):
+        if part != "tests" and (part == "study") != ("study" in path.relative_to(ROOT).parts):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                modules = [str(node.module)]
-            else:
-                continue
-            for module in {name.partition(".")[0] for name in modules}:
-                names = {canonicalize_name(name) for name in distributions.get(module, [])}
-                if names and not names & {*declared, "meprop"}:
-                    missing.add(f"{path.relative_to(ROOT)}: {module}")
-    assert not missing, f"not in pyproject.toml's dependencies for {part}"
+        for module in {name.partition(".")[0] for name in imported(path)}:
+            names = {canonicalize_name(name) for name in distributions.get(module, [])}
+            assert not names or names & {*declared, "meprop"}, f"{path}: {module} is not declared"
 
 
 def imports() -> dict[str, set[str]]:
-    """Which of our modules each of our modules imports, at the top or in a function."""
+    """Which of our modules each of our modules imports."""
     files = [*(ROOT / "meprop").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
-    found: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        tree, named = ast.parse(path.read_text("utf-8")), set()
-        for_types = {
-            inner
-            for node in ast.walk(tree)
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-            for inner in ast.walk(node)
-        }
-        for node in ast.walk(tree):
-            if node in for_types:
-                continue
-            if isinstance(node, ast.Import):
-                named |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:  # a module of a package, or what a module has
-                    full = f"{node.module}.{alias.name}"
-                    named.add(full if full in modules else node.module)
-        found[name] = (named & set(modules)) - {name}
-    return found
+    return {
+        name: (imported(path, modules) & set(modules)) - {name} for name, path in modules.items()
+    }
 
 
 def test_imports_go_one_way():
@@ -202,35 +176,16 @@ def test_pinned_packages_run_on_every_patch_release():
 
 
 def test_environment_installs_the_lock_and_the_package():
-    assert set(ENVIRONMENT) == {"name", "channels", "dependencies"}
-    conda = [entry for entry in ENVIRONMENT["dependencies"] if isinstance(entry, str)]
-    (pip,) = [entry["pip"] for entry in ENVIRONMENT["dependencies"] if isinstance(entry, dict)]
-    versions = {}
-    for entry in conda:
-        match = CONDA_SPEC.fullmatch(entry)
-        assert match, f"environment.yml: {entry!r} is not a conda package specification"
-        versions[match["name"]] = match["version"]
-    assert {"python", "pip"} <= set(versions)
-    for name in set(versions) - {"python"}:
-        # A version here would be a second source of truth.
-        assert name not in pins() and versions[name] is None, f"environment.yml: {name}"
-
-    targets = []
-    for entry in pip:
-        words = shlex.split(entry)
-        if words[0].startswith("-"):
-            option, path = words  # an option with other than one path is nothing we use
-            assert (ROOT / path).exists(), f"environment.yml: {entry!r} leads nowhere"
-            targets.append((option, path))
-        else:
-            requirement = Requirement(entry)
-            assert pins()[canonicalize_name(requirement.name)] in requirement.specifier
-    assert targets == [("-r", "requirements.lock"), ("-e", ".")]
+    """A version of anything but Python would be a second source of truth."""
+    assert ENVIRONMENT["dependencies"] == [
+        f"python={PYTHON_VERSION}",
+        *(each for each in ENVIRONMENT["dependencies"][1:-1] if re.fullmatch(r"[a-z-]+", each)),
+        {"pip": ["-r requirements.lock", "-e ."]},
+    ]
+    assert "pip" in ENVIRONMENT["dependencies"]
 
 
 def test_python_version_is_the_same_everywhere():
-    (python,) = [e for e in ENVIRONMENT["dependencies"] if str(e).startswith("python")]
-    assert python == f"python={PYTHON_VERSION}"
     assert Version(PYTHON_VERSION) in SpecifierSet(PROJECT["requires-python"])
     assert PROJECT["requires-python"] == f">={PYPROJECT['tool']['mypy']['python_version']}"
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{PYTHON_VERSION.replace('.', '')}"

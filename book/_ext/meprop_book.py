@@ -51,6 +51,14 @@ class Captions(SphinxTransform):
                 table.parent.remove(above)
 
 
+def number_by_page(app: Sphinx, env: Any) -> list[str]:
+    """Count figures and tables anew on every page: nobody looks for the 174th of a book."""
+    for kinds in env.toc_fignumbers.values():
+        for numbers in kinds.values():
+            numbers.update({name: (place,) for place, name in enumerate(numbers, 1)})
+    return []
+
+
 # The order of a page
 
 
@@ -215,6 +223,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(Captions)
     app.add_role("paper", paper_role)
     app.connect("config-inited", repository_buttons)
+    app.connect("env-get-updated", number_by_page, priority=900)  # after Sphinx's own
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("build-finished", _finish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

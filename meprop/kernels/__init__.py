@@ -60,6 +60,17 @@ def available() -> bool:
     return not disabled and find_spec("numba") is not None
 
 
+def warm_up() -> None:
+    """Compile the kernels now, or read them from disk, rather than in the first backward pass.
+
+    Some ten seconds on a machine that has not seen them; nothing where there is no Numba.
+
+    >>> warm_up()
+    """
+    if available():
+        import meprop.kernels._driver  # noqa: F401
+
+
 def conv2d_backward(
     grad: Tensor,
     x: Tensor,

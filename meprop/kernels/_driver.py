@@ -9,13 +9,14 @@ import torch
 from torch import Generator, Tensor
 
 from meprop import selection
+from meprop.kernels import cost
 from meprop.kernels._plan import Layout, layout_of
 from meprop.kernels._simd import NAN_RANK
 from meprop.kernels._threads import MEMORY, Threads
 from meprop.kernels._whole import run, work
 from meprop.rule import TopK
 
-_SMALL = 1 << 13  # entries; below, a second thread costs more than it brings
+_SMALL = cost.SMALL
 
 
 class Outcome(NamedTuple):

@@ -18,6 +18,28 @@ _BLOCK = 16  # channels that are transposed at a time: a cache line of them
 
 
 @inner
+def _line(
+    torchs: int, channel_step: int, column_step: int, columns: int, width: int, ours: int,
+    back: bool,
+) -> None:  # fmt: skip
+    """Copy a line of an image from torch's memory to ours, or `back`."""
+    if channel_step == 1 and column_step == width:
+        copy(torchs if back else ours, ours if back else torchs, columns * width)
+    elif channel_step == 1:
+        for x in range(columns):
+            here, there = ours + 4 * x * width, torchs + 4 * x * column_step
+            copy(there if back else here, here if back else there, width)
+    else:
+        for block in range(0, width, _BLOCK):
+            for x in range(columns):
+                for c in range(block, min(block + _BLOCK, width)):
+                    if back:
+                        put(torchs, c * channel_step + x * column_step, get(ours, x * width + c))
+                    else:
+                        put(ours, x * width + c, get(torchs, c * channel_step + x * column_step))
+
+
+@inner
 def pad(
     source: int, sample_step: int, channel_step: int, row_step: int, column_step: int,
     samples: int, groups: int, width: int, height: int, columns: int, top: int, left: int,
@@ -34,20 +56,7 @@ def pad(
             to += 4 * (top * line + left * width)
             for y in range(height):
                 start = origin + 4 * y * row_step
-                if channel_step == 1 and column_step == width:
-                    copy(to, start, columns * width)
-                elif channel_step == 1:
-                    for x in range(columns):
-                        copy(to + 4 * x * width, start + 4 * x * column_step, width)
-                else:
-                    for block in range(0, width, _BLOCK):
-                        for x in range(columns):
-                            for c in range(block, min(block + _BLOCK, width)):
-                                put(
-                                    to,
-                                    x * width + c,
-                                    get(start, c * channel_step + x * column_step),
-                                )
+                _line(start, channel_step, column_step, columns, width, to, False)
                 last = y == height - 1
                 margin = left * width if last else 2 * left * width
                 fill(to + 4 * columns * width, margin)
@@ -71,20 +80,7 @@ def crop(
             origin = target + 4 * (sample * sample_step + group * width * channel_step)
             for y in range(first, last):
                 to = origin + 4 * y * row_step
-                if channel_step == 1 and column_step == width:
-                    copy(to, start, columns * width)
-                elif channel_step == 1:
-                    for x in range(columns):
-                        copy(to + 4 * x * column_step, start + 4 * x * width, width)
-                else:
-                    for block in range(0, width, _BLOCK):
-                        for x in range(columns):
-                            for c in range(block, min(block + _BLOCK, width)):
-                                put(
-                                    to,
-                                    c * channel_step + x * column_step,
-                                    get(start, x * width + c),
-                                )
+                _line(to, channel_step, column_step, columns, width, start, True)
                 start += 4 * line
 
 

@@ -4,6 +4,11 @@ A sum of terms, each a count times the time one of it takes on a single thread, 
 times were fitted to measurements of layers from 1x1 to 7x7, of linear layers, of one to 512
 channels, in both memory formats. Only their ratios matter, and those change little between
 machines: dense and sparse kernels are bound by the same multiply-adds and the same memory.
+
+Threads: all stages of the sparse kernels are cut into tasks. What is left for one is the call
+(66 us) and the hand-over between the stages (10 us); moving weights is bound by memory, and about
+half of it was seen to be shared. That was fitted to one and two threads, on resnet18's layers with
+a batch of 1 and of 8; for more it is extrapolated from these shares, as dense is from its own.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from torch import Tensor
 
 from meprop.rule import TopK
 
+SMALL = 1 << 13  # entries; below, a second thread costs more than it brings
 _LANES = 8
 _SAMPLED = 4096  # entries of a gradient whose zeros are counted
 
@@ -65,13 +71,15 @@ def sparse_cost(layer: Layer, kept: float, chosen: bool, threads: int = 1) -> fl
         moved += 0.84
     shared = (
         0.62 * layer.entries
-        + 6.0 * kept
+        + (14.0 if chosen else 6.0) * kept
         + moved * inputs
         + 0.47 * vectors * sides * kept
         + (5.1 * rows if layer.wants_input else 0)
     )
-    alone = 0.28 * layer.maps * vectors * _LANES * sides + (8.0 * kept if chosen else 0)
-    return 66_000 + alone + shared / threads
+    weights = 0.28 * layer.maps * vectors * _LANES * sides
+    if threads == 1 or layer.entries < SMALL:
+        return 66_000 + weights + shared
+    return 76_000 + weights * (0.5 + 0.5 / threads) + shared / threads
 
 
 def dense_cost(layer: Layer, ratio: float | None = None, threads: int = 1) -> float:

@@ -123,9 +123,10 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
                 "path, or delete it"
             )
         return found
-    with _progress(), _collecting():
-        if OWNER in os.environ:
-            _end_with(int(os.environ[OWNER]))
+    gc.enable()  # `_startup` put an end to it
+    if OWNER in os.environ:
+        _end_with(int(os.environ[OWNER]))
+    with _progress():
         return train(config, checkpoint=_path(config, checkpoint))
 
 
@@ -147,32 +148,15 @@ def _path(config: Config, checkpoint: str | None) -> Path | None:
 
 def _end_with(owner: int) -> None:
     """End this process soon after another one is gone, however that came about."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(owner)
 
-        def watch() -> None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    time.sleep(0.5)
-            os._exit(1)
+    def watch() -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(owner)
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.5)
+        os._exit(1)
 
-        threading.Thread(target=watch, daemon=True).start()
-        return
-    os._exit(1)
-
-
-@contextlib.contextmanager
-def _collecting() -> Iterator[None]:
-    """Look for garbage meanwhile, also where `_startup` put an end to it."""
-    if gc.isenabled():
-        yield
-        return
-    gc.freeze()  # what was imported stays
-    gc.enable()
-    try:
-        yield
-    finally:
-        gc.disable()
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -38,10 +38,8 @@ INDEX = "_build/html/index.html"  # of the book
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
 _FINDINGS = "notebooks/findings.yml"
 _RUNS = ("results/paper/*.json", "results/ablation/*.json")
-_ALL_RUNS = (
-    *_RUNS,
-    *(f"results/{suite}/*.json" for suite in ("mnist-unbiased", "fashion", "cifar10")),
-)
+_OTHER_DATA = ("results/fashion/*.json", "results/cifar10/*.json")
+_ALL_RUNS = (*_RUNS, "results/mnist-unbiased/*.json", *_OTHER_DATA)
 _MEASURED = ("benchmarks/*/bench.json", "measurements/sparsity/*", "measurements/turnover.csv")
 # What a notebook reads, as patterns of files; a table's and a study's pages add their records.
 READS: dict[str, tuple[str, ...]] = {
@@ -92,8 +90,7 @@ class Page:
 
     def files(self) -> list[Path]:
         """What it reads, as far as it is there."""
-        found = {path for pattern in self.reads for path in ROOT.glob(pattern) if path.is_file()}
-        return sorted(found)
+        return sorted({p for pattern in self.reads for p in ROOT.glob(pattern) if p.is_file()})
 
     def inputs(self) -> dict[str, Any]:
         """All that its content depends on, beside its source and title."""
@@ -195,7 +192,7 @@ def _made() -> Iterator[Page]:
     for number, its in paper()["tables"].items():
         title = f"{its['where']}: accuracy {its['about']}"
         records = f"results/paper/table{number}-*.json"
-        yield _page("03-tables", f"table{number}", title, (records,), table=number)
+        yield _page("03-tables", f"table{number}", {"table": number}, title, records)
     studies = _experiments(ROOT / "experiments.yml").studies
     alone = {name: [study] for name, study in studies.items() if name not in SHARED}
     shared = [studies[name] for name in SHARED if name in studies]
@@ -203,23 +200,17 @@ def _made() -> Iterator[Page]:
         title = its[0].about if name != "others" else "What makes no visible difference"
         records = f"results/{its[0].suite}/*.json"  # all of them: the spread is pooled
         declared = [asdict(study) for study in its]
-        yield _page("04-ablations", f"ablation-{name}", title, (records,), declared, study=name)
+        given = {"study": name}
+        yield _page("04-ablations", f"ablation-{name}", given, title, records, declared)
 
 
 def _page(
-    notebook: str,
-    name: str,
-    title: str,
-    records: tuple[str, ...],
-    declared: Any = None,
-    **parameters: Any,
+    notebook: str, name: str, given: dict[str, Any], title: str, records: str, declared: Any = None
 ) -> Page:
-    source = FOLDER / f"{notebook}.ipynb"
-    reads = (*READS[notebook], *records)
-    if parameters in ({"table": 2}, {"study": "ratio"}):  # its defaults
-        return Page(source, source, {}, title, reads, declared)
-    path = FOLDER / "pages" / f"{name}.ipynb"
-    return Page(source, path, parameters, title, reads, declared)
+    source, path = FOLDER / f"{notebook}.ipynb", FOLDER / "pages" / f"{name}.ipynb"
+    if given in ({"table": 2}, {"study": "ratio"}):  # its defaults
+        path, given = source, {}
+    return Page(source, path, given, title, (*READS[notebook], records), declared)
 
 
 def book_pages() -> list[Page]:

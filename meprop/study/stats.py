@@ -92,9 +92,9 @@ def pairwise(
 
     A kind shares batch normalisation, activation and number of images (columns of `runs`).
     """
-    kinds = runs[["batch_norm", "activation", "train_size"]].astype(str).agg(" ".join, axis=1)
+    kind = [runs.loc[values.index, name] for name in ("batch_norm", "activation", "train_size")]
     found = []
-    for _, group in values.groupby(kinds):
+    for _, group in values.groupby(kind, dropna=False):
         there = set(group.index.get_level_values("name")) & other.keys()
         if there:
             wanted = {name: {name: 1.0, other[name]: -1.0} for name in there}
