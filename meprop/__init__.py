@@ -19,6 +19,7 @@ if (
 from meprop import schedule
 from meprop.conversion import convert, exact, recipe, revert
 from meprop.history import history_state, load_history_state
+from meprop.kernels import warm_up
 from meprop.layers import Conv1d, Conv2d, GradientTopK, Linear
 from meprop.rule import TopK
 from meprop.selection import select, thin
@@ -42,5 +43,6 @@ __all__ = [
     "schedule",
     "select",
     "thin",
+    "warm_up",
     "watch",
 ]
