@@ -10,9 +10,9 @@ What is compared, in one process, one after the other in a new order every round
 |           | `kernel` (its backward function called by itself); at 100%, without a rule,      |
 |           | `exact` in place of `sparse`                                                     |
 | selection | to know which entries are kept: `torch.topk`, `torch.kthvalue`, ours             |
-| step      | a whole training step: the best `dense` one, ours at some ratios (`meprop`) and  |
-|           | without a rule (`exact`); of the paper's network also `masked` and `stock`       |
-|           | PyTorch as people write it                                                       |
+| step      | a whole training step: the best `dense` one, ours at some ratios (`meprop`),     |
+|           | without a rule (`exact`) and by `meprop.recipe`; of the paper's network also     |
+|           | `masked` and `stock` PyTorch as people write it; of ResNet-20 also `unbiased`    |
 | split     | a step of the paper's network cut between its layers, each part on its own       |
 
 What is counted is what a user sees. A layer is called, and autograd runs its backward pass, which

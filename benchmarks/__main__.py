@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
     results.finished = False
+    warnings.filterwarnings("ignore", "convert: at ")  # times, and not what a network learns
     try:
         _measure(cases, results)
         results.finished = True

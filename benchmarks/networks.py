@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from benchmarks.case import Case, Setup
 from benchmarks.clock import Contender
 from benchmarks.gradients import FORMATS, incoming, paper
 from benchmarks.layers import dense_convolutions, mask, selections
-from meprop import TopK, convert, revert
+from meprop import TopK, convert, recipe, revert
 from meprop.study import PaperCNN
-from meprop.study.network import ACTIVATIONS
+from meprop.study.network import ACTIVATIONS, ResNet20
 
 PAPER = ("PaperCNN", "PaperCNN-BN")
 PAPER_RATIO = 0.05
+RECIPE = 0.25  # the default of `meprop.recipe`
 SPLIT_FORMAT = "channels_last"
 Batches = list[tuple[Tensor, Tensor]]
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -38,24 +39,6 @@ class Network:
     ratios: tuple[float, ...] = (0.05,)
 
 
-def resnet20() -> nn.Module:
-    """As for CIFAR (He et al. 2016), with a 1x1 convolution in the two shortcuts that shrink."""
-    from torchvision.models.resnet import BasicBlock
-
-    def block(inputs: int, outputs: int) -> nn.Module:
-        if inputs == outputs:
-            return BasicBlock(inputs, outputs)
-        shortcut = nn.Conv2d(inputs, outputs, 1, stride=2, bias=False)
-        return BasicBlock(inputs, outputs, 2, nn.Sequential(shortcut, nn.BatchNorm2d(outputs)))
-
-    widths = (16, 16, 16, 16, 32, 32, 32, 64, 64, 64)
-    return nn.Sequential(
-        *(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
-        *(block(inputs, outputs) for inputs, outputs in pairwise(widths)),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
-    )
-
-
 def _torchvision(name: str) -> nn.Module:
     import torchvision
 
@@ -64,7 +47,7 @@ def _torchvision(name: str) -> nn.Module:
 
 NETWORKS = {
     "resnet18": Network(partial(_torchvision, "resnet18"), 8, 224),
-    "ResNet-20": Network(resnet20, 64, 32, (0.05, 0.1, 0.25)),
+    "ResNet-20": Network(ResNet20, 64, 32, (0.05, 0.1, 0.25)),
     **{
         name: Network(partial(_torchvision, name), 8, 64, (0.05, 0.25, 0.5))
         for name in ("vgg11", "mobilenet_v2", "efficientnet_b0", "convnext_tiny")
@@ -136,7 +119,7 @@ class Training:
             total = sum(isinstance(module, nn.Conv2d) for module in self.model.modules())
             return {"chose": f"{total - dense_convolutions(self.step)}/{total} sparse"}
 
-        ours = name in ("exact", "meprop")
+        ours = name in ("exact", "meprop", "unbiased")
         return Contender(name, self.parts(), self.format, ratio, facts=facts if ours else dict)
 
 
@@ -186,8 +169,12 @@ def _of(network: Network, format: str) -> Iterator[Contender]:
 
     yield training(lambda model: model).contender("dense")
     yield training(lambda model: convert(model, None)).contender("exact")
+    yield training(recipe).contender("recipe", RECIPE)
     for ratio in network.ratios:
         yield training(partial(convert, rule=TopK(ratio))).contender("meprop", ratio)
+        if network.make is ResNet20:  # the network of the suite cifar10, and its rules
+            unbiased = TopK(ratio, pick="unbiased")
+            yield training(partial(convert, rule=unbiased)).contender("unbiased", ratio)
 
 
 def _split(batch_norm: bool) -> Setup:

@@ -28,6 +28,9 @@ from meprop.study.pages import Page
 
 MODULES = ["case", "clock", "gradients", "layers", "networks", "results", "suite"]
 
+# Times and gradients are looked at here, and not what a network learns.
+pytestmark = pytest.mark.filterwarnings("ignore:convert. at ")
+
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
@@ -258,14 +261,16 @@ def test_contenders_of_a_step_give_the_references_gradients(subject, monkeypatch
         else:
             # Deep down, rounding may change which of two nearly equal entries is kept.
             assert layers.difference(grads[-1:], dense[-1:]) < 1e-4, (name, format)
-            assert layers.difference(grads, dense) > 0.01, (name, format)
+            # The recipe leaves small layers alone.
+            assert layers.difference(grads, dense) > 0.01 or name == "recipe", (name, format)
     if subject in networks.PAPER:
         names = {"stock", "dense", "masked", "exact", "meprop"}
         for format in gradients.FORMATS:
             convolutions = [found[name, format][:1] for name in ("meprop", "masked")]
             assert layers.difference(*convolutions) < 1e-2
     else:
-        names = {"dense", "exact", "meprop"}
+        names = {"dense", "exact", "meprop", "recipe"}
+        names |= {"unbiased"} if subject == "ResNet-20" else set()
         assert set(setup.contenders[-1].facts()["chose"]) <= set("0123456789/ sparse")
     assert {name for name, _ in found} == names
 
@@ -277,14 +282,14 @@ def test_every_network_can_be_made_and_converted(name):
     convert(model, TopK(0.05))
     assert len(networks.NETWORKS[name].ratios) >= 1
     if name == "ResNet-20":
-        assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 21
-        assert sum(parameter.numel() for parameter in model.parameters()) == 272_474
+        assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 19
+        assert sum(parameter.numel() for parameter in model.parameters()) == 269_722
 
 
 def test_networks_share_their_weights_and_train_them():
     small = replace(networks.NETWORKS["ResNet-20"], batch=2, side=16, ratios=(0.05,))
     dense, *others = (each.parts["update"].__self__ for each in networks._of(small, "contiguous"))
-    assert len(others) == 2
+    assert len(others) == 4
     for other in others:
         pairs = zip(dense.model.parameters(), other.model.parameters(), strict=True)
         assert all(mine is its for mine, its in pairs)
