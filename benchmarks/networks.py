@@ -23,7 +23,7 @@ from meprop.study.network import ACTIVATIONS, ResNet20
 
 PAPER = ("PaperCNN", "PaperCNN-BN")
 PAPER_RATIO = 0.05
-RECIPE = 0.25  # the default of `meprop.recipe`
+RECIPE = 0.1  # the default of `meprop.recipe`
 SPLIT_FORMAT = "channels_last"
 Batches = list[tuple[Tensor, Tensor]]
 Optimizer = Callable[[Any], torch.optim.Optimizer]

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from meprop import kernels
 from meprop.kernels.cost import cheaper, pays
-from meprop.selection import images, thin
+from meprop.selection import thin
 
 if TYPE_CHECKING:
     from meprop.layers import Convolution, GradientTopK, Linear, Selecting
@@ -78,9 +78,7 @@ def _selective(
 
 def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None = None) -> bool:
     assert layer.rule is not None
-    if layer.rule.scope != "image" and (
-        layer.backend == "masked" or not kernels.supports(x, weight)
-    ):
+    if layer.backend == "masked" or not kernels.supports(x, weight):
         return False
     return pays(x, weight, sliding, layer.rule, x.requires_grad, torch.get_num_threads())
 
@@ -186,7 +184,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     thinned, full = _sides(ctx)
     stride, padding, dilation, groups = ctx.sliding
 
-    def by_torch(grad: Tensor, needs: tuple[bool, bool], bias: bool = False, x: Tensor = x) -> Any:
+    def by_torch(grad: Tensor, needs: tuple[bool, bool], bias: bool = False) -> Any:
         return torch.ops.aten.convolution_backward(
             grad, x, weight, [weight.shape[0]] if bias else None, stride, padding, dilation,
             False, [0, 0], groups, [*needs, bias],
@@ -195,10 +193,6 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     if _goes_sparse(ctx.layer, grad, x, weight, thinned, padding, groups):
         needs, sliding = (*thinned, wants_bias), ctx.sliding._asdict()
         dx, dw, db = _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
-    elif thinned[1] and _draws_images(ctx.layer):
-        some, inputs = _drawn(ctx.layer, grad, x)
-        dx, dw = None, by_torch(some, thinned, x=inputs)[1]
-        db = grad.sum((0, 2, 3)) if wants_bias else None
     else:
         chosen = top(ctx.layer, grad) if any(thinned) else grad
         summed = _for_bias(ctx.layer, grad, chosen)
@@ -220,40 +214,15 @@ def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     if _goes_sparse(ctx.layer, rows, inputs, weight, thinned):
         needs = (*thinned, wants_bias)
         dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
-        sides = [(rows, inputs, full)]
-    elif thinned[1] and _draws_images(ctx.layer):
-        db = rows.sum(0) if wants_bias else None
-        sides = [(*_drawn(ctx.layer, rows, inputs), thinned), (rows, inputs, full)]
+        sides = [(rows, full)]
     else:
         chosen = top(ctx.layer, rows) if any(thinned) else rows
         db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
-        sides = [(chosen, inputs, thinned), (rows, inputs, full)]
-    for given, its, (for_x, for_weight) in sides:
+        sides = [(chosen, thinned), (rows, full)]
+    for given, (for_x, for_weight) in sides:
         dx = given @ weight.conj() if for_x else dx
-        dw = given.T @ its.conj() if for_weight else dw
+        dw = given.T @ inputs.conj() if for_weight else dw
     return [None if dx is None else dx.reshape(x.shape), dw, db]
-
-
-def _draws_images(layer: Selecting) -> bool:
-    return layer.rule is not None and layer.rule.scope == "image" and not layer.passes_all()
-
-
-def _drawn(layer: Selecting, grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient and the input of the images that are drawn: dense work, but less of it."""
-    assert layer.rule is not None
-    factors = images(grad, layer.rule.ratio, layer.generator).to(grad.dtype)
-    shape = (-1, *[1] * (grad.dim() - 1))
-    if OBSERVERS:
-        _observe(layer, grad, grad * factors.reshape(shape))
-    come = factors.nonzero().flatten()
-    return _images_of(grad, come).mul_(factors[come].reshape(shape)), _images_of(x, come)
-
-
-def _images_of(batch: Tensor, come: Tensor) -> Tensor:
-    """Some images, in the batch's memory format."""
-    if batch.dim() == 4 and batch.is_contiguous(memory_format=torch.channels_last):
-        return batch.permute(0, 2, 3, 1).index_select(0, come).permute(0, 3, 1, 2)
-    return batch.index_select(0, come)
 
 
 def _sides(ctx: Any) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
@@ -274,8 +243,6 @@ def _goes_sparse(
     groups: int = 1,
 ) -> bool:
     if layer.backend == "masked" or layer.passes_all() or not weight.numel() or not any(thinned):
-        return False
-    if _draws_images(layer):
         return False
     if not kernels.supports(grad, x, weight):
         return False

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import TypeGuard
 
-SCOPES = ("map", "sample", "layer", "mixed", "unified", "image")
+SCOPES = ("map", "sample", "layer", "mixed", "unified")
 PICKS = ("top", "random", "unbiased", "centred")
 BIASES = ("full", "sparse")
 ONLY = ("weight", "input")
@@ -44,8 +44,7 @@ class TopK:
         mini-batch; `sample`: one map of one sample; `layer`: the whole gradient; `mixed`: one
         sample over all maps. For a linear layer, `map`, `sample` and `mixed` are each row over
         its outputs (the original meProp); `unified`: one set of units for the mini-batch, by the
-        sum of magnitudes; `layer`: the whole gradient. For both, `image`: whole images (rows) of
-        the mini-batch, by the norm of their gradient; with pick="unbiased" and only="weight".
+        sum of magnitudes; `layer`: the whole gradient.
     pick: `top` by magnitude, or `random` among the entries that are not zero (a control).
         `unbiased` keeps the gradient's expectation: with a threshold t by group, an entry of
         magnitude t or more passes, a smaller one becomes t, with its sign, with probability
@@ -82,11 +81,6 @@ class TopK:
             raise ValueError(
                 "TopK: pick='unbiased' weighs each entry by its own magnitude, so decay must be 0 "
                 f"and scope not 'unified', got decay={self.decay!r}, scope={self.scope!r}"
-            )
-        if self.scope == "image" and (self.pick, self.only) != ("unbiased", "weight"):
-            raise ValueError(
-                "TopK: scope='image' draws the images that form the weight gradient: it needs "
-                f"pick='unbiased' and only='weight', got {self.pick!r} and {self.only!r}"
             )
 
     @property

@@ -16,9 +16,9 @@ from torch import Generator, Tensor
 from meprop.rule import TopK
 
 SCOPES_OF = {
-    "Conv1d": ("map", "sample", "layer", "mixed", "image"),
-    "Conv2d": ("map", "sample", "layer", "mixed", "image"),
-    "Linear": ("map", "sample", "layer", "mixed", "unified", "image"),
+    "Conv1d": ("map", "sample", "layer", "mixed"),
+    "Conv2d": ("map", "sample", "layer", "mixed"),
+    "Linear": ("map", "sample", "layer", "mixed", "unified"),
 }
 WEYL, MIX, _32BITS = 0x9E3779B1, (0x85EBCA6B, 0xC2B2AE35), 0xFFFFFFFF
 
@@ -86,9 +86,6 @@ def thin(
     """
     if rule.pick == "unbiased":
         check_scope(rule, "Conv2d" if grad.dim() == 4 else "Linear")
-        if rule.scope == "image":
-            factors = images(grad, rule.ratio, generator)
-            return grad * factors.to(grad.dtype).reshape(-1, *[1] * (grad.dim() - 1)), None
         rows = to_groups(grad, rule.scope)
         t = thresholds(rows, rule.ratio).to(_wide(grad)).expand_as(rows)
         return draw(grad, from_groups(t, grad.shape, rule.scope), draw_key(generator)), None
@@ -122,25 +119,6 @@ def thresholds(rows: Tensor, ratio: float) -> Tensor:
     fits = largest <= tried
     first = fits.int().argmax(dim=1, keepdim=True)
     return torch.where(fits.any(dim=1, keepdim=True), tried.gather(1, first), 0)
-
-
-def images(grad: Tensor, ratio: float, generator: Generator | None = None) -> Tensor:
-    """By what each image's gradient is multiplied: 0, or as much more as it is seldom drawn.
-
-    An image comes with the probability norm / t, at most 1; t is such that `ratio` of them come.
-    One random number decides for all (systematic sampling), so that nearly as many come each time.
-
-    >>> images(torch.tensor([[4.0], [4.0], [4.0], [4.0]]), 0.5).sort().values
-    tensor([0., 0., 2., 2.], dtype=torch.float64)
-    """
-    last = grad.dim() == 4 and grad.is_contiguous(memory_format=torch.channels_last)
-    rows = (grad.permute(0, 2, 3, 1) if last else grad).flatten(1)  # as they lie in memory
-    norms = torch.linalg.vector_norm(rows, dim=1).double()
-    t = thresholds(norms[None], ratio)[0]
-    chance = torch.where(norms < t, norms / t, (norms != 0).double())
-    place = chance.cumsum(0) + torch.rand((), dtype=torch.float64, generator=generator)
-    comes = place.floor() > (place - chance).floor()
-    return torch.where(comes | (chance == 1), 1 / chance.clamp(min=1e-300), 0)
 
 
 def draw_key(generator: Generator | None) -> tuple[int, int]:

@@ -8,14 +8,12 @@ from meprop import (
     Conv2d,
     Linear,
     TopK,
-    exact,
     history_state,
     kernels,
     load_history_state,
     select,
     selection,
     thin,
-    watch,
 )
 
 UNBIASED = TopK(0.1, pick="unbiased")
@@ -225,57 +223,3 @@ def test_no_gradient_at_all():
     for way in (thin, kernels.thin):
         assert way(torch.zeros(0, 2, 3, 3), UNBIASED)[0].shape == (0, 2, 3, 3)
         assert not way(torch.zeros(2, 2, 3, 3), UNBIASED)[0].any()
-
-
-IMAGES = TopK(0.25, scope="image", pick="unbiased", only="weight")
-
-
-@pytest.mark.parametrize("shape", [(16, 3, 4, 4), (16, 5)])
-def test_drawn_images_keep_the_expectation(shape):
-    torch.manual_seed(0)
-    grad = torch.randn(shape).double() * torch.logspace(-1, 1, 16).reshape(
-        -1, *[1] * (len(shape) - 1)
-    )
-    grad[3], grad[-1] = 0, 20 * grad[-1]
-    generator = torch.Generator().manual_seed(0)
-    draws = torch.stack([thin(grad, IMAGES, generator=generator)[0] for _ in range(4000)])
-    counts = (draws != 0).flatten(2).any(2).sum(1)
-    assert set(counts.tolist()) == {4}  # a quarter of the images, every time
-    noise = draws.std(0) / len(draws) ** 0.5
-    assert ((draws.mean(0) - grad).abs() <= 5 * noise + 1e-6).all()
-    assert torch.allclose(draws[:, -1], grad[-1].expand_as(draws[:, -1]))  # the largest: always
-
-
-@pytest.mark.parametrize("layer", [Conv2d(3, 8, 3, rule=IMAGES), Linear(6, 8, rule=IMAGES)])
-@pytest.mark.parametrize("last", [False, True])
-def test_drawn_images_form_the_weight_gradient_alone(layer, last):
-    conv = isinstance(layer, Conv2d)
-    torch.manual_seed(0)
-    x = torch.randn((16, 3, 6, 6) if conv else (16, 6))
-    x = (x.contiguous(memory_format=torch.channels_last) if conv and last else x).requires_grad_()
-    grad = torch.randn_like(layer(x))
-    state = layer.generator.get_state()
-    with watch(layer) as seen:
-        layer(x).backward(grad)
-    assert 0 < seen[""].after < seen[""].before
-    found = {"input": x.grad, "bias": layer.bias.grad, "weight": layer.weight.grad}
-    x.grad = None
-    layer.zero_grad()
-    with exact(layer):
-        layer(x).backward(grad)
-    assert torch.allclose(found["input"], x.grad, atol=1e-5)
-    assert torch.allclose(found["bias"], layer.bias.grad, atol=1e-5)
-    layer.generator.set_state(state)
-    kept, _ = thin(grad, IMAGES, generator=layer.generator)
-    layer.zero_grad()
-    with exact(layer):
-        layer(x).backward(kept)
-    assert torch.allclose(found["weight"], layer.weight.grad, rtol=1e-4, atol=1e-5)
-    layer.zero_grad()
-
-
-def test_images_are_drawn_for_the_weight_gradient_only():
-    with pytest.raises(ValueError, match="needs pick='unbiased' and only='weight'"):
-        TopK(0.25, scope="image")
-    empty, _ = thin(torch.zeros(4, 2), IMAGES)
-    assert torch.equal(empty, torch.zeros(4, 2))

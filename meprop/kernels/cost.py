@@ -24,6 +24,7 @@ from meprop.rule import TopK
 
 SMALL = 1 << 13  # entries; below, a second thread costs more than it brings
 _LANES = 8
+_OURS = 150_000  # of Python and autograd around a layer of ours, which torch's own does without
 _SAMPLED = 4096  # entries of a gradient whose zeros are counted
 
 
@@ -205,14 +206,13 @@ def pays(
     shape = x.shape if x.dim() == 4 else (x.shape[:-1].numel(), x.shape[-1])
     last = x.dim() == 4 and _takes_channels_last(x, weight)
     both = wants_input and rule.only is None  # one side alone costs about the same, whichever
-    draws = rule.scope == "image"
-    return _pays(shape, weight.shape, sliding, last, rule.ratio, both, draws, threads)
+    return _pays(shape, weight.shape, sliding, last, rule.ratio, both, threads)
 
 
 @lru_cache(maxsize=1024)
 def _pays(
     x: tuple[int, ...], weight: tuple[int, ...], sliding: Any, channels_last: bool, ratio: float,
-    wants_input: bool, draws_images: bool, threads: int,
+    wants_input: bool, threads: int,
 ) -> bool:  # fmt: skip
     stride, padding, dilation, groups = sliding or ((1, 1), (0, 0), (1, 1), 1)
     image, kernel = x[2:] or (1, 1), weight[2:] or (1, 1)
@@ -233,8 +233,5 @@ def _pays(
         wants_input=wants_input,
         channels_last=channels_last,
     )
-    dense = dense_cost(layer, threads=threads)
-    if draws_images:  # their norms, then a copy of those that come, and torch's work on it
-        moved = layer.entries + ratio * (layer.entries + prod(x))
-        return 200_000 + 0.5 * moved + ratio * dense < dense
-    return sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads) < dense
+    sparse = sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads)
+    return sparse + _OURS < dense_cost(layer, threads=threads)
