@@ -71,9 +71,14 @@ def _selective(
 ) -> Tensor:  # fmt: skip
     """With the selective backward pass, or torch's own where the layer selects only if it pays."""
     if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, *sliding):
-        vars(layer)["is_plain"] = True
+        vars(layer).update(is_plain=True, too_small=size_of(x))
         return plain(x, weight, bias, *(part for slide in sliding for part in slide))
     return _apply(function, x, weight, bias, layer, *sliding)
+
+
+def size_of(x: Tensor) -> tuple:
+    """What of an input decides whether selecting pays."""
+    return x.shape, x.stride(), x.dtype, x.requires_grad, torch.get_num_threads()
 
 
 def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None = None) -> bool:

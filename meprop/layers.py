@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from meprop.backward import convolution, each, linear, refuse, refuse_symbols, topk_gradient
+from meprop.backward import (
+    convolution,
+    each,
+    linear,
+    refuse,
+    refuse_symbols,
+    size_of,
+    topk_gradient,
+)
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 
@@ -26,7 +34,16 @@ class Selecting(nn.Module):
 
     # No buffers: their shapes follow the mini-batch, and `state_dict` stays torch's.
     SETTINGS = ("backend", "history", "in_eval", "where")
-    OWN = ("rule", *SETTINGS, "generator", "run_grads", "is_exact", "is_plain", "rests")
+    OWN = (
+        "rule",
+        *SETTINGS,
+        "generator",
+        "run_grads",
+        "is_exact",
+        "is_plain",
+        "rests",
+        "too_small",
+    )
 
     backend: str
     history: str
@@ -36,6 +53,7 @@ class Selecting(nn.Module):
     run_grads: dict[tuple[int, ...], Tensor]  # by shape, the latest last
     is_exact: bool  # inside `meprop.exact`
     is_plain: bool  # whether torch's own derivative belongs to the last output
+    too_small: tuple | None  # the input for which selecting did not pay
     rests: int  # so many calls more are left to torch: there were too few zeros to skip
 
     def __init__(
@@ -124,7 +142,7 @@ class Selecting(nn.Module):
             seed = int(torch.randint(2**62, (1,), generator=fork)) + stream
             generator = Generator().manual_seed(seed)
         own.update(settings, rule=rule, generator=generator, run_grads=run_grads)
-        own.update(is_exact=own.get("is_exact", False), is_plain=False, rests=0)
+        own.update(is_exact=own.get("is_exact", False), is_plain=False, rests=0, too_small=None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Selecting:
         """`.to()` and its like, for `run_grad` too, which stays in float32 at least."""
@@ -154,6 +172,8 @@ class Selecting(nn.Module):
         if own["rests"]:
             own["rests"] -= 1
             own["is_plain"] = True
+        elif own["too_small"] is not None:
+            own["is_plain"] = own["too_small"] == size_of(input)
         return own["is_plain"]
 
     def __prepare_scriptable__(self) -> None:
