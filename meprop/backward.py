@@ -199,7 +199,7 @@ def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         needs, sliding = (*thinned, wants_bias), ctx.sliding._asdict()
         dx, dw, db = _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
     else:
-        chosen = top(ctx.layer, grad) if any(thinned) else grad
+        chosen = grad if any(full) and not any(thinned) else top(ctx.layer, grad)
         summed = _for_bias(ctx.layer, grad, chosen)
         at_once = wants_bias and summed is chosen
         dx, dw, db = by_torch(chosen, thinned, at_once) if any(thinned) or at_once else (None,) * 3
@@ -221,7 +221,7 @@ def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
         sides = [(rows, full)]
     else:
-        chosen = top(ctx.layer, rows) if any(thinned) else rows
+        chosen = rows if any(full) and not any(thinned) else top(ctx.layer, rows)
         db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
         sides = [(chosen, thinned), (rows, full)]
     for given, (for_x, for_weight) in sides:
@@ -247,8 +247,10 @@ def _goes_sparse(
     padding: tuple[int, int] = (0, 0),
     groups: int = 1,
 ) -> bool:
-    if layer.backend == "masked" or layer.passes_all() or not weight.numel() or not any(thinned):
+    if layer.backend == "masked" or layer.passes_all() or not weight.numel():
         return False
+    if not any(thinned) and layer.rule is not None and layer.rule.only is not None:
+        return False  # nobody wants the side that it is for
     if not kernels.supports(grad, x, weight):
         return False
     sparse = layer.backend == "sparse" or cheaper(

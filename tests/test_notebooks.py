@@ -39,6 +39,7 @@ WRONG = {
     ),
     "12-power": ({"tables": 10}, "tables must be in [100, 100000], got 10"),
     "11-turnover": ({"decay": 0.5}, "decay must be 0.3, 0.6 or 0.9, got 0.5"),
+    "14-worth": ({"epochs": 0}, "epochs must be at least 1, got 0"),
     "train": ({"ratio": 5}, "Config: ratio must be in (0, 1], got 5; did you mean 0.05?"),
 }
 

@@ -46,6 +46,7 @@ OTHERWISE = {
     "11-turnover": {"decay": 0.6},
     "12-power": {"tables": 200},
     "13-deep": {"seed": 1},
+    "14-worth": {"epochs": 10},
     "train": {"train_size": 20, "epochs": 1, "ratio": None, "batch_norm": True},
 }
 
