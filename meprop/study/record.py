@@ -159,8 +159,8 @@ def load_records(path: str | Path) -> DataFrame:
     """A tidy table of many records: a row a run, a column for each field of its configuration.
 
     `path` is a file or a folder, searched to its depth; `file` is relative to it. `suite` and
-    `name` come from `<suite>/<name>-s<seed>.json`. `code` tells the states of the code apart that
-    made the runs: `load_records(path).groupby("name").code.nunique()`. Records themselves:
+    `name` come from `<suite>/<name>-s<seed>.json`. `code` tells the states of the code
+    apart that made the runs. Records themselves:
     `find_records`; their epochs: `load_histories`.
 
     >>> from tempfile import TemporaryDirectory
