@@ -196,10 +196,10 @@ class _FirstLook:
         OBSERVERS[layer].remove(self)
         if not OBSERVERS[layer]:
             del OBSERVERS[layer]
-        if not has_memory(grad):
+        if not has_memory(grad) or not grad.numel():
             return
         full, selected = (float(_imbalance(_by_map(t.detach())).mean()) for t in (grad, kept))
-        if self.told or not grad.numel() or (full > BALANCED and selected - full < DRIFT):
+        if self.told or selected <= full or (full > BALANCED and selected - full < DRIFT):
             return
         self.told.append(self.name)
         where = "below a batch normalisation " if full <= BALANCED else ""

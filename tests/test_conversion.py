@@ -402,6 +402,8 @@ def test_a_one_sided_selection_is_told_once_at_the_first_gradient():
 def test_what_keeps_the_balance_is_not_warned_of():
     layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 10)]
     a_step(convert(nn.Sequential(*layers), TopK(0.5)))
+    still = convert(normalised(nn.BatchNorm2d(32)), TopK(0.05))
+    (0 * still(torch.rand(4, 3, 8, 8))).sum().backward()  # nothing to learn from, on either side
 
 
 def test_the_recipe_selects_where_it_pays_and_costs_nothing_elsewhere():
