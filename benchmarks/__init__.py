@@ -9,6 +9,7 @@ What is compared, in one process, one after the other in a new order every round
 |           | `auto` (our layer as it comes), `sparse` (the same with `backend="sparse"`) and  |
 |           | `kernel` (its backward function called by itself); at 100%, without a rule,      |
 |           | `exact` in place of `sparse`                                                     |
+| linear    | the same of a linear layer, with the largest entries of each sample (Section 2.1)|
 | selection | to know which entries are kept: `torch.topk`, `torch.kthvalue`, ours             |
 | step      | a whole training step: the best `dense` one, ours at some ratios (`meprop`),     |
 |           | without a rule (`exact`) and by `meprop.recipe`; of the paper's network also     |

@@ -51,14 +51,17 @@ LAYERS = {
 }
 
 
+LINEAR = {"fc1": (10, 3136, 1024), "hidden": (64, 1024, 1024)}  # batch, inputs, units
+
+
 class Incoming(NamedTuple):
-    """A convolution in the middle of a backward pass: its input, itself, its output's gradient.
+    """A layer in the middle of a backward pass: its input, itself, its output's gradient.
 
     The input requires a gradient unless the layer is the first of its network.
     """
 
     x: Tensor
-    module: nn.Conv2d
+    module: nn.Conv2d | nn.Linear
     grad: Tensor
 
     @property
@@ -88,6 +91,24 @@ def incoming(name: str, gradient: str) -> Incoming:
         pooled = F.max_pool2d(above.relu(), 2)
         (grad,) = torch.autograd.grad((pooled * torch.randn_like(pooled)).sum(), y)
         return Incoming(x.requires_grad_(not layer.first), module, grad)
+
+
+@cache
+def incoming_linear(name: str, gradient: str) -> Incoming:
+    """The same for a linear layer below batch normalisation (`full`) or ReLU alone (`natural`).
+
+    >>> round(incoming_linear("hidden", "natural").density, 1)
+    0.5
+    """
+    batch, inputs, units = LINEAR[name]
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
+        module = nn.Linear(inputs, units)
+        x = torch.randn(batch, inputs).relu_()
+        y = module(x)
+        above = nn.BatchNorm1d(units)(y) if gradient == "full" else y
+        (grad,) = torch.autograd.grad((above.relu() * torch.randn_like(y)).sum(), y)
+        return Incoming(x.requires_grad_(), module, grad)
 
 
 class Paper(NamedTuple):

@@ -1,4 +1,4 @@
-"""Backward pass of one convolution, and its selection alone: torch's, a masked one, ours."""
+"""Backward pass of one layer, and its selection alone: torch's, a masked one, ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.case import Case, Setup
 from benchmarks.clock import Contender
-from benchmarks.gradients import FORMATS, GRADIENTS, LAYERS, Incoming, incoming
+from benchmarks.gradients import (
+    FORMATS,
+    GRADIENTS,
+    LAYERS,
+    LINEAR,
+    Incoming,
+    incoming,
+    incoming_linear,
+)
 from meprop import TopK, convert
 
 RATIOS = (0.005, 0.01, 0.05, 0.1, 0.25, 1.0)
@@ -22,12 +30,18 @@ Gradients = tuple[Tensor | None, ...]  # of input and weight; None where not ask
 
 
 def cases(threads: int) -> list[Case]:
-    """Every layer, gradient and ratio, then the selection in the paper's two layers."""
+    """Every layer, gradient and ratio, then the selection in the paper's two convolutions."""
     found = [
         Case("layer", layer, threads, gradient, ratio, _quick(layer, ratio))
         for layer in LAYERS
         for gradient in GRADIENTS
         for ratio in (RATIOS if layer != "tiny" else (0.05, 1.0))
+    ]
+    found += [
+        Case("linear", layer, threads, gradient, ratio, quick=False)
+        for layer in LINEAR
+        for gradient in GRADIENTS
+        for ratio in RATIOS
     ]
     return found + [
         Case("selection", layer, threads, gradient, ratio, quick=ratio == 0.05)
@@ -42,19 +56,24 @@ def _quick(layer: str, ratio: float) -> bool:
 
 
 def build(case: Case) -> Setup:
-    """The contenders of a case, each in both memory formats."""
+    """The contenders of a case, those of a convolution in both memory formats."""
     assert case.gradient is not None and case.ratio is not None
-    given = incoming(case.subject, case.gradient)
-    shape = LAYERS[case.subject].shape
+    if case.group == "linear":
+        given = incoming_linear(case.subject, case.gradient)
+        shape = "{}x{}->{}".format(*LINEAR[case.subject])
+        formats = ["contiguous"]
+    else:
+        given, shape = incoming(case.subject, case.gradient), LAYERS[case.subject].shape
+        formats = list(FORMATS)
     if case.group == "selection":
         contenders = [
             Contender(name, {"all": call}, format, case.ratio)
-            for format in FORMATS
+            for format in formats
             for name, call in selections(given, case.ratio, format).items()
         ]
         return Setup(contenders, ("topk", "kthvalue"), shape, given.density)
     contenders = []
-    for format in FORMATS:
+    for format in formats:
         calls = passes(given, case.ratio, format)
         reference = calls.get("masked", calls["dense"])
         for name, call in calls.items():
@@ -67,7 +86,7 @@ def build(case: Case) -> Setup:
 class Pass:
     """A layer called on its input, and autograd's way back from a gradient at its output."""
 
-    def __init__(self, given: Incoming, format: str, module: nn.Conv2d) -> None:
+    def __init__(self, given: Incoming, format: str, module: nn.Module) -> None:
         self.module = module.to(memory_format=FORMATS[format])  # type: ignore[call-overload]
         self.x = given.x.detach().clone(memory_format=FORMATS[format])
         self.x.requires_grad_(given.x.requires_grad)
@@ -103,8 +122,9 @@ class Pass:
 
         def found() -> dict[str, Any]:
             chose = "dense" if dense_convolutions(self.gradients) else "sparse"
+            told = self.module.backend == "auto" and isinstance(self.module, nn.Conv2d)
             return {"difference": difference(self.gradients(), reference.gradients())} | (
-                {"chose": chose} if self.module.backend == "auto" else {}
+                {"chose": chose} if told else {}
             )
 
         return found
@@ -113,7 +133,7 @@ class Pass:
 class Kernel(Pass):
     """The same without autograd: the node that the forward pass left is called by itself."""
 
-    def __init__(self, given: Incoming, format: str, module: nn.Conv2d) -> None:
+    def __init__(self, given: Incoming, format: str, module: nn.Module) -> None:
         super().__init__(given, format, module)
         node: Any = self.module(self.x).grad_fn
         self.node = getattr(node, "apply", node)  # a C++ node is called itself
@@ -130,32 +150,35 @@ class Kernel(Pass):
 
 def passes(given: Incoming, ratio: float, format: str) -> dict[str, Pass]:
     """The contenders by name; at a ratio of 1 there is nothing to select, and ours have no rule."""
-    rule = None if ratio == 1 else TopK(ratio)
+    linear = isinstance(given.module, nn.Linear)
+    # Of a linear layer the paper keeps the k largest of each sample (Section 2.1).
+    rule = None if ratio == 1 else TopK(ratio, scope="sample" if linear else "map")
 
-    def plain() -> nn.Conv2d:
+    def plain() -> nn.Module:
         return copy.deepcopy(given.module)
 
+    def ours(backend: str) -> nn.Module:
+        return convert(plain(), rule, layers=(type(given.module),), backend=backend)
+
     sparse = {
-        "sparse" if rule else "exact": Pass(
-            given, format, convert(plain(), rule, backend="sparse")
-        ),
-        "kernel": Kernel(given, format, convert(plain(), rule, backend="sparse")),
-        "auto": Pass(given, format, convert(plain(), rule)),
+        "sparse" if rule else "exact": Pass(given, format, ours("sparse")),
+        "kernel": Kernel(given, format, ours("sparse")),
+        "auto": Pass(given, format, ours("auto")),
     }
     dense = {"dense": Pass(given, format, plain())}
     if rule:
-        dense["masked"] = Pass(given, format, mask(plain(), ratio))
+        dense["masked"] = Pass(given, format, mask(plain(), ratio, type(given.module)))
     return dense | sparse
 
 
-def mask(model: M, ratio: float) -> M:
+def mask(model: M, ratio: float, layer: type[nn.Module] = nn.Conv2d) -> M:
     """Public code's way: dense layers, and a hook that sets most of their gradient to zero."""
 
     def hook(module: nn.Module, args: Any, output: Tensor) -> None:
         output.register_hook(lambda grad: keep_largest(grad, ratio))
 
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, layer):
             module.register_forward_hook(hook)
     return model
 
@@ -163,15 +186,16 @@ def mask(model: M, ratio: float) -> M:
 def keep_largest(grad: Tensor, ratio: float) -> Tensor:
     """Zeros but for the largest magnitudes of each feature map, as torch does it fastest.
 
+    Of a linear layer's gradient, those of each sample.
+
     >>> keep_largest(torch.tensor([1.0, 2.0, 3.0, -4.0]).view(1, 1, 2, 2), 0.5).flatten()
     tensor([ 0.,  0.,  3., -4.])
     """
-    batch, maps, height, width = grad.shape
-    size = batch * height * width
-    rows = grad.transpose(0, 1).reshape(maps, size)
-    index = rows.abs().topk(TopK(ratio).k(size), sorted=False).indices
-    kept = torch.zeros_like(rows).scatter_(1, index, rows.gather(1, index))
-    return kept.view(maps, batch, height, width).transpose(0, 1)
+    by_map = grad.transpose(0, 1) if grad.dim() == 4 else grad
+    rows = by_map.flatten(1)
+    index = rows.abs().topk(TopK(ratio).k(rows.shape[1]), sorted=False).indices
+    kept = torch.zeros_like(rows).scatter_(1, index, rows.gather(1, index)).view(by_map.shape)
+    return kept.transpose(0, 1) if grad.dim() == 4 else kept
 
 
 def difference(ours: Gradients, theirs: Gradients) -> float:
@@ -205,6 +229,7 @@ def selections(given: Incoming, ratio: float, format: str) -> dict[str, Callable
     from meprop.kernels import conv2d_backward
 
     grad = given.grad.contiguous(memory_format=FORMATS[format])
+    assert isinstance(given.module, nn.Conv2d)
     x, weight = given.x.detach(), given.module.weight.detach()
     padding = given.module.kernel_size[0] // 2
     rule = TopK(ratio)

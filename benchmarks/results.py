@@ -38,7 +38,7 @@ class Row:
     """One contender of one case, in one memory format. Times are in milliseconds."""
 
     case: str  # such as layer/conv2/full/5%/1-thread
-    group: str  # layer, selection, step, split
+    group: str  # layer, linear, selection, step, split
     subject: str  # a layer (conv1, conv2, wide, large, tiny) or a network
     shape: str
     gradient: str | None  # full, natural; None for a step

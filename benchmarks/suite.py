@@ -39,7 +39,7 @@ def chosen(cases: Iterable[Case], pattern: str | None, quick: bool) -> list[Case
 
 def run(case: Case, seconds: float, least: int, clock: str = "wall") -> list[Row]:
     """Measure one case."""
-    module = layers if case.group in ("layer", "selection") else networks
+    module = networks if case.group in ("step", "split") else layers
     with threads(case.threads):
         setup = module.build(case)
         timings = measure(setup.contenders, seconds, least, clock=CLOCKS[clock])

@@ -194,6 +194,18 @@ def test_contenders_of_a_layer_give_the_references_gradients(format, gradient, r
     assert (layers.difference(full, reference) > 0.01) == (ratio < 1)
 
 
+@pytest.mark.parametrize("ratio", [0.05, 1.0])
+def test_contenders_of_a_linear_layer_keep_the_largest_of_each_sample(ratio):
+    given = gradients.incoming_linear("hidden", "full")
+    mask, _ = select(given.grad, TopK(ratio, scope="sample"))
+    assert (mask.sum(1) == TopK(ratio).k(given.grad.shape[1])).all()
+    y, wanted = given.module(given.x), (given.x, given.module.weight)
+    reference = torch.autograd.grad(y, wanted, given.grad * mask)
+    for name, call in layers.passes(given, ratio, "contiguous").items():
+        same = layers.difference(call.gradients(), reference) < 1e-4
+        assert same == (name != "dense" or ratio == 1), name
+
+
 def test_the_backward_pass_of_a_layer_counts_and_autograd_runs_it():
     for contender in layers.build(Case("layer", "tiny", 1, "full", 0.05)).contenders:
         assert contender.counts == "backward"
