@@ -67,7 +67,7 @@ def build(case: Case) -> Setup:
         return _split(case.subject == "PaperCNN-BN")
     if case.subject in PAPER:
         contenders = list(_of_the_paper(case.subject == "PaperCNN-BN"))
-        return Setup(contenders, ("dense", "stock"), "10x1x28x28")
+        return Setup(contenders, ("dense", "stock", "exact"), "10x1x28x28")
     network = NETWORKS[case.subject]
     shape = f"{network.batch}x3x{network.side}x{network.side}"
     contenders = [each for format in FORMATS for each in _of(network, format)]
@@ -145,7 +145,7 @@ def _of_the_paper(batch_norm: bool) -> Iterator[Contender]:
         ours = network(TopK(PAPER_RATIO))
         yield training(revert(network()), format).contender("dense")
         yield training(masked, format).contender("masked", PAPER_RATIO)
-        yield training(network(), format).contender("exact")
+        yield training(convert(revert(network()), None), format).contender("exact")
         yield training(ours, format).contender("meprop", PAPER_RATIO)
 
 

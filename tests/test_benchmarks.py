@@ -496,8 +496,8 @@ def test_list_names_every_case_once(capsys):
         return shown.out.split()
 
     every = names()
-    layer, selection = 4 * 2 * 6 + 2 * 2, 2 * 2 * 3
-    assert len(set(every)) == len(every) == layer + selection + 2 + len(networks.NETWORKS) + 2
+    layer, linear, selection = 4 * 2 * 6 + 2 * 2, 2 * 2 * 6, 2 * 2 * 3
+    assert len(set(every)) == len(every) == layer + linear + selection + 4 + len(networks.NETWORKS)
     assert {"layer/tiny/full/5%/1-thread", "step/mobilenet_v2/1-thread"} <= set(every)
     assert set(names("--quick")) < set(every)
     assert names("--quick", "--only", "resnet") == ["step/resnet18/1-thread"]

@@ -26,7 +26,7 @@ def test_seeds():
     # As the declared analysis says (book/analysis.md).
     for (suite, name), found in seeds.items():
         count = {"quick": 1, "paper": 2, "mnist-unbiased": 2}.get(suite, 3)
-        if suite == "ablation" and name.startswith("ratio-"):
+        if (suite, name.split("-")[0]) in {("ablation", "ratio"), ("follow-up", "pick")}:
             count = 4
         if suite == "paper" and (name.endswith("-baseline") or "-k05-" in name):
             count = 3 if name.endswith("-d09") else 5
@@ -41,6 +41,7 @@ def test_seeds():
         ("quick", "f8767db7df6e1f5e"),
         ("paper", "5f829664d313d1dd"),
         ("ablation", "a8b1e809cd4f2aa9"),
+        ("follow-up", "f2b2527f63417eda"),
         ("mnist-unbiased", "3b08bf3210dd651b"),
         ("cifar10", "1bb08e3dc7c8213e"),
         ("fashion", "b35831727e8936a4"),

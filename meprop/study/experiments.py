@@ -143,7 +143,7 @@ def load(path: str | Path | None = None) -> Experiments:
     """Read and check the declarations; without a path, the checkout's own.
 
     >>> sorted(load().suites)
-    ['ablation', 'cifar10', 'fashion', 'mnist-unbiased', 'paper', 'quick']
+    ['ablation', 'cifar10', 'fashion', 'follow-up', 'mnist-unbiased', 'paper', 'quick']
     """
     path = Path(path) if path is not None else ROOT / FILE
     content, lines = _content(path)

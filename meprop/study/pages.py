@@ -37,7 +37,7 @@ INDEX = "_build/html/index.html"  # of the book
 
 _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
 _FINDINGS = "notebooks/findings.yml"
-_RUNS = ("results/paper/*.json", "results/ablation/*.json")
+_RUNS = tuple(f"results/{suite}/*.json" for suite in ("paper", "ablation", "follow-up"))
 _OTHER_DATA = ("results/fashion/*.json", "results/cifar10/*.json")
 _ALL_RUNS = (*_RUNS, "results/mnist-unbiased/*.json", *_OTHER_DATA)
 _MEASURED = ("benchmarks/*/bench.json", "measurements/sparsity/*", "measurements/turnover.csv")
