@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -185,6 +186,23 @@ def test_environment_installs_the_lock_and_the_package():
     assert "pip" in ENVIRONMENT["dependencies"]
 
 
+def test_binder_can_install_the_environment(tmp_path):
+    """conda calls pip in the folder of environment.yml, with a file; all is here already."""
+    others = ["Dockerfile", "binder", ".binder", "apt.txt", "postBuild", "requirements.txt"]
+    assert not [name for name in others if (ROOT / name).exists()], "Binder would read that instead"
+    for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "meprop", tmp_path / "meprop", ignore=lambda *_: ["study", "kernels"])
+    wanted = tmp_path / "condaenv.requirements.txt"
+    wanted.write_text("\n".join(ENVIRONMENT["dependencies"][-1]["pip"]), encoding="utf-8")
+    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(wanted)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Would install meprop-"), "and nothing else"
+    assert {"ipykernel", "jupyterlab"} <= set(pins()), "what Binder opens needs them"
+
+
 def test_python_version_is_the_same_everywhere():
     assert Version(PYTHON_VERSION) in SpecifierSet(PROJECT["requires-python"])
     assert PROJECT["requires-python"] == f">={PYPROJECT['tool']['mypy']['python_version']}"
@@ -254,6 +272,20 @@ def test_ci_installs_the_browser_and_the_workflow_publishes_what_was_tested():
     assert uploads["actions/upload-pages-artifact"] == "_build/html"
     assert uploads["actions/upload-artifact"] == "_build/screenshots"
     assert publish["needs"] == "test"
+
+
+def test_actions_are_pinned_by_commit_and_leave_no_credentials():
+    """A tag can be moved to other code; what is checked out needs no right to push."""
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        uses = re.findall(r"uses: (.*)", path.read_text("utf-8"))
+        assert uses
+        for action in uses:
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
+        jobs = yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
+        steps = [step for job in jobs for step in job["steps"]]
+        checkouts = [s for s in steps if s.get("uses", "").startswith("actions/checkout@")]
+        assert checkouts
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
 # Privacy
