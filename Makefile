@@ -48,8 +48,8 @@ notebooks: .venv/made-from ## Execute the pages that are out of date, in place: 
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests
-	$(bin)/ruff check meprop benchmarks book tests
-	$(bin)/ruff format --check meprop benchmarks book tests
+	$(bin)/ruff check meprop benchmarks book release tests
+	$(bin)/ruff format --check meprop benchmarks book release tests
 	$(bin)/mypy
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder -m "not timed" $(ARGS)
@@ -59,6 +59,14 @@ test: .venv/made-from ## Check style and types, then run the tests
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's
 	$(bin)/python -m benchmarks $(ARGS)
+
+.PHONY: crate
+crate: .venv/made-from ## Pack records, notebooks and configurations for an archive: _build/crate
+	$(bin)/python release/crate.py
+
+.PHONY: metadata
+metadata: .venv/made-from ## Write codemeta.json, and the repository's address (a key of _config.yml) where it belongs
+	$(bin)/python release/metadata.py
 
 .PHONY: lab
 lab: .venv/made-from ## Open JupyterLab on the notebooks
