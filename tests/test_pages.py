@@ -62,6 +62,14 @@ def test_given_parameters_are_folded_where_the_defaults_are(executed):
     assert page["cells"][0]["metadata"] == {"tags": ["parameters"]}
 
 
+def test_a_page_is_the_same_whether_the_kernels_were_compiled(executed):
+    said = [{"output_type": "stream", "name": "stderr", "text": [text]} for text in (
+        "meprop: compiling its kernels, once for this machine\n", "careful\n")]  # fmt: skip
+    executed["cells"][3]["outputs"] = said
+    page = _papermill.finished(executed, None, "abc")
+    assert page["cells"][3]["outputs"] == said[1:]
+
+
 def test_what_a_page_depends_on(executed):
     """Its source, title and inputs, and nothing that executing it in place changes."""
     executed["cells"].pop(2)

@@ -22,6 +22,7 @@ from typing import Any
 
 # What papermill and the kernel write down of each execution: when, and how long it took.
 _TIMES = ("papermill", "execution")
+_FIRST = "meprop: compiling its kernels"
 
 
 def digest(notebook: dict[str, Any], title: str | None, inputs: Mapping[str, Any]) -> str:
@@ -62,6 +63,10 @@ def finished(notebook: dict[str, Any], title: str | None, inputs: str) -> dict[s
     folded = any({"parameters", "hide-input"} <= _tags(cell) for cell in cells)
     for cell in cells:
         cell["metadata"] = _own(cell["metadata"])
+        if "outputs" in cell:  # what the kernels say on a machine's first day is none of the page's
+            cell["outputs"] = [
+                o for o in cell["outputs"] if _FIRST not in "".join(o.get("text", ""))
+            ]
         if "injected-parameters" in _tags(cell):
             cell["id"] = "injected-parameters"  # papermill draws another one each time
             # Folded where the defaults are.
