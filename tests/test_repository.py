@@ -251,8 +251,9 @@ def test_every_target_is_listed_by_help():
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_examples_in_documents_run(document):
+    names = {}  # a document is read from its beginning
     for block in code_blocks(document, "python"):
-        exec(compile(block, document.name, "exec"), {})
+        exec(compile(block, document.name, "exec"), names)
 
 
 def test_ci_runs_the_test_command():
