@@ -48,9 +48,9 @@ notebooks: .venv/made-from ## Execute the pages that are out of date, in place: 
 
 .PHONY: test
 test: .venv/made-from ## Check style and types, then run the tests
-	$(bin)/ruff check meprop benchmarks book release tests
-	$(bin)/ruff format --check meprop benchmarks book release tests
-	$(bin)/mypy
+	$(bin)/ruff check meprop benchmarks measurements book release tests
+	$(bin)/ruff format --check meprop benchmarks measurements book release tests
+	$(bin)/mypy meprop benchmarks measurements book/_ext
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder -m "not timed" $(ARGS)
 	@# Alone on the machine; pytest ends with 5 where ARGS leaves none of them.
@@ -95,7 +95,7 @@ lock: .venv/made-from ## Resolve pyproject.toml's ranges anew and rewrite requir
 .PHONY: clean
 clean: ## Remove what was built and cached; .venv stays (rm -rf .venv removes it)
 	rm -rf _build .snakemake .hypothesis .mypy_cache .pytest_cache .ruff_cache meprop.egg-info
-	find meprop benchmarks tests -name __pycache__ -prune -exec rm -rf {} +
+	find meprop benchmarks measurements tests -name __pycache__ -prune -exec rm -rf {} +
 
 # .venv carries the line that says what it was made from, written last, so that a set-up that was
 # interrupted counts as none. It is made anew when that line is no longer right.

@@ -22,8 +22,8 @@ from axe_playwright_python.sync_playwright import Axe
 from oracle import variables
 from playwright.sync_api import sync_playwright
 
+from measurements.explorer import load
 from meprop import TopK, select
-from meprop.study.explorer import load
 from meprop.study.stats import better, not_worse
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from meprop.study import Config, explorer, load_data
+from measurements import explorer
+from meprop.study import Config, load_data
 from meprop.study.training import build, conditions, steps
 
 COMMITTED = Path(__file__).resolve().parents[1] / "book/_static/explorer-data.js"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import nbformat
 import oracle
+import pandas
 import pytest
 
-from meprop.study import notebook
+from meprop.study import notebook, style
 from meprop.study.checkpoint import checkpoint_path
 from meprop.study.config import Config
 from meprop.study.data import load_data
@@ -214,6 +215,14 @@ def test_the_page_of_a_run_that_completed_no_epoch(files, record):
     page = shown(empty, files / "some.json")
     assert page["scores"]["stopped at"] == "{'epoch': 1, 'step': 3}"
     assert page["confusion"].values.sum() == len(page["chosen"]) == len(page["history"]) == 0
+
+
+def test_a_table_shows_tags_as_they_are_written():
+    cells = ["<img src=x onerror=alert(1)>", "a < b", "[page](x.md)", "</script>"]
+    frame = pandas.DataFrame({"<b>": cells}, index=["<!--", "1", "2", "3"])
+    shown = style.table(frame, index=True).data
+    assert "<img" not in shown and "</" not in shown and "<b" not in shown and "<!" not in shown
+    assert "&lt;img src=x" in shown and "a < b" in shown and "[page](x.md)" in shown
 
 
 def test_titles_tell_configurations_apart():

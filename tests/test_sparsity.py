@@ -8,11 +8,12 @@ import pytest
 import synthetic
 import torch
 
+from measurements import sparsity
+from measurements.sparsity import load_densities, measure, selection
 from meprop import watch
-from meprop.study import Config, load_data, sparsity
+from meprop.study import Config, load_data
 from meprop.study.experiments import load
 from meprop.study.record import RecordError
-from meprop.study.sparsity import load_densities, measure, selection
 from meprop.study.training import build, conditions, steps
 
 TINY = Config(dataset="digits")
@@ -83,7 +84,7 @@ def test_a_table_survives_its_file(tiny, tmp_path):
     with pytest.raises(RecordError, match=r"tiny.json: no whole measurement"):
         load_densities(path.parent)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"python -m meprop.study.sparsity --folder"):
+    with pytest.raises(FileNotFoundError, match=r"python -m measurements.sparsity --folder"):
         load_densities(path.parent)
 
 

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from measurements import turnover
+from measurements.turnover import load_turnover, measure, save
 from meprop import Conv2d, TopK
-from meprop.study import Config, load_data, turnover
+from meprop.study import Config, load_data
 from meprop.study.measures import at_outputs
 from meprop.study.record import RecordError
 from meprop.study.training import build, conditions, steps
-from meprop.study.turnover import load_turnover, measure, save
 
 
 def chosen_by(rule, gradients):

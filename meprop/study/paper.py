@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import yaml
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of Table 2 or 3; `name` is its configuration in experiments.yml."""
-
-    name: str
-    epoch: int
-    dev: float
-    test: float
-    k: int | None = None  # percent; None: the baseline
-    decay: float | None = None
-
-    @property
-    def label(self) -> str:
-        """As in the table's first two columns."""
-        return "baseline" if self.k is None else f"{self.k}%, decay {self.decay:g}"
 
 
 @cache
@@ -36,12 +18,3 @@ def paper() -> dict[str, Any]:
     """
     source = files("meprop.study").joinpath("paper.yml")
     return yaml.safe_load(source.read_text(encoding="utf-8"))
-
-
-def table(number: int) -> tuple[Row, ...]:
-    """The rows of Table 2 or 3, the baseline first.
-
-    >>> table(2)[0]
-    Row(name='table2-baseline', epoch=18, dev=99.44, test=99.02, k=None, decay=None)
-    """
-    return tuple(Row(**row) for row in paper()["tables"][number]["rows"])

@@ -1,6 +1,6 @@
 """How many distinct entries a selection ever chooses, and how fast the chosen set turns over.
 
-    python -m meprop.study.turnover
+    python -m measurements.turnover
 
 counts it on MNIST for the decays of the ablation, minutes, and writes measurements/turnover.csv.
 `load_turnover` reads that as one tidy table:
@@ -60,7 +60,7 @@ def load_turnover(path: str | Path = FILE) -> DataFrame:
     if first != f"# digest: {_digest(content)}":
         raise RecordError(
             f"{path}: its content does not match its digest: edited by hand, or damaged; restore "
-            "it from version control, or count again: python -m meprop.study.turnover"
+            "it from version control, or count again: python -m measurements.turnover"
         )
     table = pandas.read_csv(io.StringIO(content), comment="#")
     table["share"] = table["count"] / table["of"]
@@ -148,7 +148,7 @@ def main() -> None:
     configs = {run.name: run.config for run in reversed(suite.runs) if run.name in study.runs}
     first = configs[study.runs[0]]
     origin = {
-        "made by": "python -m meprop.study.turnover",
+        "made by": "python -m measurements.turnover",
         "data": f"the first {first.train_size:,} training images of {first.dataset.upper()}",
         "ratio": f"{first.ratio:g}",
         "steps": str(STEPS),

@@ -1,6 +1,6 @@
 """How sparse dL/dy is by itself, step by step: Section 2.2's 23, 3 and 50%.
 
-    python -m meprop.study.sparsity
+    python -m measurements.sparsity
 
 measures what is missing in measurements/sparsity (MNIST, the first epoch: a minute or two for each
 of its networks); `--dataset digits --steps 300 --folder mine` measures other ones. `load_densities`
@@ -65,7 +65,7 @@ def load_densities(folder: str | Path = FOLDER) -> DataFrame:
     paths = sorted((ROOT / folder).glob("*.json"))
     if not paths:
         raise FileNotFoundError(
-            f"{folder}: no densities there; `python -m meprop.study.sparsity --folder {folder}` "
+            f"{folder}: no densities there; `python -m measurements.sparsity --folder {folder}` "
             "measures them"
         )
     return pandas.concat([load(path) for path in paths], ignore_index=True)
@@ -181,7 +181,7 @@ def _name(config: Config) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the densities that are missing in a folder."""
-    parser = argparse.ArgumentParser("python -m meprop.study.sparsity", description=main.__doc__)
+    parser = argparse.ArgumentParser("python -m measurements.sparsity", description=main.__doc__)
     parser.add_argument("--again", action="store_true", help="measure all of them anew")
     parser.add_argument("--dataset", choices=DATASETS, default="mnist")
     parser.add_argument("--steps", type=int, default=STEPS)

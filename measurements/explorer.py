@@ -1,6 +1,6 @@
 """The data of the book's explorer: real gradients of some training steps, as a script for a page.
 
-    python -m meprop.study.explorer book/_static/explorer-data.js
+    python -m measurements.explorer book/_static/explorer-data.js
 
 The script sets `window.mepropExplorer` (a page opened from a file cannot fetch), an object of
 
@@ -150,5 +150,5 @@ def _base64(values: Tensor) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m meprop.study.explorer FILE")
+        sys.exit("usage: python -m measurements.explorer FILE")
     export(sys.argv[1])
