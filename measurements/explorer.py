@@ -35,12 +35,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from meprop.study._files import write_atomically
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.measures import gradients
 from meprop.study.network import PaperCNN
 from meprop.study.provenance import provenance
-from meprop.study.record import write_atomically
 from meprop.study.training import batches, build, conditions, steps
 
 CONFIG = Config(dataset="digits", seed=0)

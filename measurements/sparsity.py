@@ -30,13 +30,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from meprop import TopK, select
+from meprop.study._files import write_atomically
 from meprop.study.config import Config, digest
 from meprop.study.data import DATASETS, load_data
 from meprop.study.experiments import ROOT
 from meprop.study.measures import gradients
 from meprop.study.paper import paper
 from meprop.study.provenance import provenance
-from meprop.study.record import RecordError, write_atomically
+from meprop.study.record import RecordError
 from meprop.study.training import build, conditions, steps
 
 if TYPE_CHECKING:

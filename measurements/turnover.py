@@ -30,12 +30,13 @@ from tqdm import tqdm
 
 from meprop.layers import Selecting
 from meprop.selection import select
+from meprop.study._files import write_atomically
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, load
 from meprop.study.measures import at_outputs
 from meprop.study.provenance import provenance
-from meprop.study.record import RecordError, write_atomically
+from meprop.study.record import RecordError
 from meprop.study.training import build, conditions, steps
 
 if TYPE_CHECKING:

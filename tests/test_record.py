@@ -5,16 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from meprop.study._files import write_atomically
 from meprop.study.config import Config, digest
 from meprop.study.experiments import ROOT
-from meprop.study.record import (
-    Record,
-    RecordError,
-    find_records,
-    load_histories,
-    load_records,
-    write_atomically,
-)
+from meprop.study.record import Record, RecordError, find_records, load_histories, load_records
 
 RIGHT = 100 * 294 / 297  # of digits' test images
 

@@ -15,19 +15,18 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tarfile
 import warnings
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
 from tqdm import tqdm
+
+from meprop.study._files import hold
 
 PATIENCE = 20  # seconds without an answer before a source is given up
 MISSING = "missing"
@@ -71,7 +70,7 @@ def fetch(files: Files, root: Path) -> None:
     staging = raw.parent / ".staging"
     try:
         raw.mkdir(parents=True, exist_ok=True)
-        with _lock(raw.parent / ".lock"):
+        with hold(raw.parent / ".lock", f"fetches {files.folder}"):
             try:
                 _fill(files, raw, staging)
             finally:
@@ -159,25 +158,8 @@ def _state(wrong: dict[str, str]) -> str:
 
 
 def _md5sum(path: Path) -> str:
-    """MD5 of a file, read once unless it changes: a run asks for its data twice."""
-    status = path.stat()
-    return _content_md5(path, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-@cache
-def _content_md5(path: Path, *state: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _lock(path: Path) -> AcquireReturnProxy:
-    """Let one process in at a time; the system frees the lock of one that dies."""
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=1)
-    except Timeout:
-        print(f"{path.parent.name}: waiting for another process that fetches it", file=sys.stderr)
-        return lock.acquire()
 
 
 def _short(error: BaseException) -> str:

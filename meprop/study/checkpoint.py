@@ -10,19 +10,17 @@ import contextlib
 import hashlib
 import io
 import pickle
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import AcquireReturnProxy, FileLock, Timeout
 from platformdirs import user_cache_path
 
+from meprop.study._files import hold, write_atomically
 from meprop.study.config import Config
 from meprop.study.provenance import code_digest
-from meprop.study.record import write_atomically
 from meprop.study.settings import InOneSentence
 
 MAGIC = b"meprop checkpoint "
@@ -66,17 +64,6 @@ def held(path: Path) -> Iterator[None]:
         ) from None
     with lock:
         yield
-
-
-def hold(path: Path, what: str) -> AcquireReturnProxy[FileLock]:
-    """A lock that others may have; the system frees the one of a process that dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=1)  # whoever asks for the status holds it for an instant
-    except Timeout:
-        print(f"Waiting: another process {what}.", file=sys.stderr, flush=True)
-        return lock.acquire()
 
 
 def save(path: Path, config: Config, state: dict[str, Any]) -> None:

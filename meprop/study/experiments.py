@@ -90,11 +90,6 @@ class Suite:
     runs: tuple[Run, ...]
     studies: tuple[Study, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its configurations, as declared."""
-        return tuple(dict.fromkeys(run.name for run in self.runs))
-
 
 @dataclass(frozen=True)
 class Experiments:

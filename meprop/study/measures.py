@@ -53,12 +53,9 @@ def at_outputs(actions: Mapping[nn.Module, Callable[[Tensor], Tensor | None]]) -
 def gradients(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """dL/dy at the outputs of some layers, of the latest backward pass in this context."""
     found: dict[str, Tensor] = {}
-    with at_outputs({model.get_submodule(name): partial(_keep, found, name) for name in layers}):
+    keep = {model.get_submodule(name): partial(found.__setitem__, name) for name in layers}
+    with at_outputs(keep):
         yield found
-
-
-def _keep(found: dict[str, Tensor], name: str, grad: Tensor) -> None:
-    found[name] = grad.detach()
 
 
 NAMES = ("before", "after", "weight", "norm_kept")

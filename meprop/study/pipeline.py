@@ -20,7 +20,7 @@ from types import FrameType
 import psutil  # type: ignore[import-untyped]
 
 from meprop.study._download import data_root
-from meprop.study.checkpoint import hold
+from meprop.study._files import hold
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest

@@ -21,7 +21,7 @@ import meprop
 PACKAGE = Path(meprop.__file__).parent
 # The parts of meprop.study that `train` is made of; a test compares it with the imports.
 STUDY = (
-    "_download", "_sources", "_torchvision", "checkpoint", "config", "contenders", "data",
+    "_download", "_files", "_torchvision", "checkpoint", "config", "contenders", "data",
     "measures", "network", "optimizer", "provenance", "record", "settings", "training",
 )  # fmt: skip
 

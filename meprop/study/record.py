@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -12,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meprop.study._files import write_atomically
 from meprop.study.config import Config, digest
 from meprop.study.data import DATASETS
 from meprop.study.settings import InOneSentence
@@ -233,29 +233,6 @@ def _frame(rows: list[dict[str, Any]]) -> DataFrame:
     import pandas  # here, because it takes longer to import than everything else of a short run
 
     return pandas.DataFrame(rows)
-
-
-def write_atomically(path: Path, *content: bytes | memoryview) -> None:
-    """Write a file that appears whole, and stays whole when the machine goes down."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)  # a full disk does not say it
-        raise
-    # The new name too: whoever sees the file may delete what it was made from.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _refuse(constant: str) -> None:
