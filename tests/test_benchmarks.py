@@ -1,8 +1,6 @@
 """The benchmark: fair turns, right statistics, honest contenders, and a table that can be read."""
 
-import doctest
 import gc
-import importlib
 import json
 import platform
 import re
@@ -26,24 +24,8 @@ from meprop import TopK, convert, revert, select
 from meprop.study import PaperCNN
 from meprop.study.pages import Page
 
-MODULES = ["case", "clock", "gradients", "layers", "networks", "results", "suite"]
-
 # Times and gradients are looked at here, and not what a network learns.
 pytestmark = pytest.mark.filterwarnings("ignore:convert. at ")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_examples(name):
-    module = importlib.import_module(f"benchmarks.{name}")
-    assert module.__doc__
-    assert doctest.testmod(module).failed == 0
-
-
-def test_the_package_does_not_know_the_benchmark():
-    root = Path(benchmarks.__file__).parents[1] / "meprop"
-    for path in root.rglob("*.py"):
-        assert "import benchmarks" not in (text := path.read_text("utf-8")), path
-        assert "from benchmarks" not in text, path
 
 
 # Turns
@@ -293,9 +275,6 @@ def test_every_network_can_be_made_and_converted(name):
         model = networks.NETWORKS[name].make()
     convert(model, TopK(0.05))
     assert len(networks.NETWORKS[name].ratios) >= 1
-    if name == "ResNet-20":
-        assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 19
-        assert sum(parameter.numel() for parameter in model.parameters()) == 269_722
 
 
 def test_networks_share_their_weights_and_train_them():

@@ -7,12 +7,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 import yaml
 from PIL import Image
 
-from meprop.study import experiments, load_records
+from meprop.study import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -120,15 +119,6 @@ def test_ablations_answer_as_their_pages_do():
         nothing = set(verdicts.values()) == {"not told apart"}
         told = nothing if answer in NOTHING_SHOWN else answer in SENTENCES
         assert told, f"look at the answer {answer!r} in ablations.md; {page} says {verdicts}"
-
-
-def test_the_states_of_the_code_that_pages_mix_agree():
-    """The tables, ablations and claims say so at their foot."""
-    measured = pd.read_csv(ROOT / "measurements" / "code-states.csv")
-    made = pd.concat(load_records(ROOT / "results" / suite) for suite in ("paper", "ablation"))
-    assert set(made.code) <= set(measured.code), "measure the new state, or look at the sentence"
-    scores = ["train_loss", "dev_accuracy", "test_accuracy"]
-    assert (measured.groupby("run")[scores].nunique() == 1).all(axis=None)
 
 
 def test_start_computes_nothing():

@@ -1,6 +1,5 @@
 import hashlib
 import io
-import os
 import subprocess
 import sys
 import time
@@ -33,16 +32,6 @@ def test_round_trip(path):
 
 def test_nothing_there(tmp_path):
     assert load(tmp_path / "none.pt", CONFIG) is None
-
-
-def test_it_is_replaced_whole(path, monkeypatch):
-    def power_cut(*_):
-        raise OSError(5, "power cut")
-
-    monkeypatch.setattr(os, "replace", power_cut)
-    with pytest.raises(OSError, match="power cut"):
-        save(path, CONFIG, {"weights": None})
-    assert torch.equal(load(path, CONFIG)["weights"], STATE["weights"])
 
 
 def flip(content):

@@ -72,15 +72,8 @@ def test_to_dict_leaves_out_just_what_is_younger_than_the_records_and_at_its_def
     config = Config(ratio=0.2, batch_norm=True, **YOUNGER)
     assert list(config.to_dict()) == [*first, *YOUNGER]
     assert Config.from_dict(config.to_dict()) == config
-
-
-def test_only_is_younger_too_and_refused_where_it_has_no_effect():
-    assert "only" not in Config(ratio=0.2).to_dict()
     config = Config(ratio=0.2, only="weight")
     assert config.to_dict()["only"] == "weight" and config.rule.only == "weight"
-    for others in ({}, {"ratio": 0.2, "batch_norm": True, "select_at": "bn"}):
-        with pytest.raises(ValueError, match="only='weight' has no effect"):
-            Config(only="weight", **others)
 
 
 def test_the_digest_tells_every_field_apart():
@@ -163,6 +156,11 @@ def test_spellings_of_one_configuration_are_equal():
             "decay=0.6 has no effect with contender='channels'",
         ),
         ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
+        ({"only": "weight"}, "only='weight' has no effect without a ratio"),
+        (
+            {**K05, "only": "weight", "batch_norm": True, "select_at": "bn"},
+            "only='weight' has no effect with select_at='bn'",
+        ),
     ],
 )
 def test_bad_values_are_named(values, message):

@@ -45,7 +45,7 @@ def parameter_cells():
     return [cell for cell in TRAIN.cells if "parameters" in cell.metadata.get("tags", ())]
 
 
-def test_parameters_are_fields_of_config_with_comments():
+def test_parameters_are_fields_of_config():
     (cell,) = parameter_cells()
     namespace: dict[str, object] = {}
     exec(cell.source, namespace)
@@ -54,8 +54,6 @@ def test_parameters_are_fields_of_config_with_comments():
     # A field that is younger than the first records may be set without being listed: the page of
     # a record does not change with it.
     assert [line.split(" = ")[0] for line in lines] == [*Config().to_dict(), "record", "checkpoint"]
-    plain = ("epochs", "batch_size")  # say it all
-    assert all("  # " in line or line.startswith(plain) for line in lines)
 
 
 @pytest.mark.parametrize(

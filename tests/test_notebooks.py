@@ -306,14 +306,6 @@ def test_the_page_of_a_run_shows_its_record(path):
     assert f"{record.test_accuracy:.2f}" in shown["training"]["text/markdown"]
 
 
-def test_a_stripped_reference_is_noticed():
-    notebook = read("notebooks/03-tables.ipynb")
-    assert not unexecuted(notebook)
-    for cell in code(notebook):
-        cell.execution_count, cell.outputs = None, []
-    assert len(unexecuted(notebook)) == len(code(notebook))
-
-
 def collected(*options):
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", *options]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout

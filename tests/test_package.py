@@ -10,12 +10,15 @@ import sys
 import pytest
 import torch
 
+import benchmarks
+import measurements
 import meprop
 import meprop.study
 
 MODULES = sorted(
     name
-    for _, name, _ in pkgutil.walk_packages(meprop.__path__, "meprop.")
+    for package in (meprop, benchmarks, measurements)
+    for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not name.endswith("__main__")
 )
 PUBLIC = [(package, name) for package in (meprop, meprop.study) for name in package.__all__]

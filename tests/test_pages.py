@@ -197,20 +197,6 @@ def test_runs_with_a_record_are_shown_from_it(run):
     assert (given["record"], given["checkpoint"]) == ("_build/logs/small/sparse-s0.json", "auto")
 
 
-def test_a_run_is_shown_and_not_trained(run, monkeypatch):
-    """What the training notebook calls, with the page's parameters."""
-    (page,) = pages.run_pages()
-    monkeypatch.setattr(notebook, "train", None)
-    namespace = dict(page.parameters) | {"checkpoint": None}
-    config = notebook.checked(namespace)
-    found = notebook.obtain(config, namespace["record"], None)
-    path = pages.ROOT / run.record
-    content = path.read_bytes()
-    assert found == Record.load(path)
-    notebook.keep(found, namespace["record"], None)
-    assert path.read_bytes() == content
-
-
 # make notebooks and make book, in a small checkout
 
 EXPERIMENTS = """\

@@ -113,35 +113,6 @@ def test_the_code_digest_follows_what_the_code_does(checkout):
     assert edited(checkout / "meprop" / "study" / "training.py", "def train(): return 2\n") != first
 
 
-CODE = """
-def choose(x, k=1):
-    def inner(y, *, z):
-        if y in {"a", "b", "c"}:
-            return y + k
-        return z * 2.0
-    try:
-        return inner(x, z=3)
-    except KeyError:
-        return None
-"""
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("k=1", "k=2"), ("2.0", "2"), ("y + k", "y - k"), ("z=3", "z=4"),
-        ("KeyError", "ValueError"), ('"c"', '"d"'), (", *, z", ", z"), ("return None", "raise"),
-        ("y in", "y not in"),
-    ],
-)  # fmt: skip
-def test_the_code_digest_sees_every_small_change(checkout, before, after):
-    rule = checkout / "meprop" / "rule.py"
-    first = edited(rule, CODE)
-    assert CODE.count(before) == 1
-    assert edited(rule, CODE.replace(before, after)) != first
-    assert edited(rule, CODE.replace("try:", "# reasons\n\n    try:")) == first
-
-
 def test_the_code_digest_is_the_same_in_every_process():
     command = "from meprop.study.provenance import code_digest; print(code_digest())"
     other = os.environ | {"PYTHONHASHSEED": "1"}
@@ -184,10 +155,14 @@ def test_the_code_digest_covers_all_that_training_imports():
 
 def test_the_states_of_the_code_that_made_records_agree():
     """Pages may compare their records as they stand."""
-    states = pandas.read_csv(states_of_code.FILE)
+    states, made = pandas.read_csv(states_of_code.FILE), load_records(ROOT / "results")
     assert states.code.nunique() > 5
-    new = set(load_records(ROOT / "results").code) - set(states.code)
+    new = set(made.code) - set(states.code)
     assert not new, "measure them: python -m benchmarks.states"
+    # The tables, ablations and claims say at their foot: to the last digit.
+    own = states[states.code.isin(made[made.suite.isin(["paper", "ablation"])].code)]
+    scores = ["train_loss", "dev_accuracy", "test_accuracy"]
+    assert (own.groupby("run")[scores].nunique() == 1).all(axis=None)
     losses = states.groupby("run").train_loss
     assert ((losses.max() - losses.min()) / losses.min()).max() < 1e-6
     assert (states.groupby("run").test_accuracy.nunique() == 1).all()

@@ -4,7 +4,6 @@ import oracle
 import pandas
 import pytest
 import torch
-from torch import nn
 
 from measurements import turnover
 from measurements.turnover import load_turnover, measure, save
@@ -53,11 +52,6 @@ def test_kept_compares_with_the_anchors(monkeypatch):
     gradients = [[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.0, 1.0], [0.0, 0.0, 1.0, 1.0]]
     # After step 1 both stay, after step 2 none.
     assert chosen_by(TopK(0.5), gradients)["kept", 1] == (2, 4)
-
-
-def test_a_layer_without_a_rule_chooses_nothing():
-    with pytest.raises(AssertionError):
-        turnover.Chosen(nn.Conv2d(1, 1, 1))
 
 
 def test_it_selects_as_the_training_does():
