@@ -54,6 +54,8 @@ def diverged(record: Record, epoch: int, step: int = 5) -> Record:
     history = record.history[: epoch - 1]
     best = max(history, key=lambda each: each["dev_accuracy"], default={})
     stopped = {"status": "diverged", "stopped": {"epoch": epoch, "step": step}}
+    seconds = sum(each["seconds"] for each in history)
+    stopped["provenance"] = record.provenance | {"seconds": seconds}
     return scored(replace(record, **stopped, history=history), best)
 
 

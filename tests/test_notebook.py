@@ -108,6 +108,8 @@ def test_what_a_notebook_holds_anyway_is_no_parameter():
             "study must be 'ratio' or 'decay', got 'ration'; did you mean 'ratio'?",
         ),
         ({"results": "Makefile"}, "results must be a folder, got 'Makefile'"),
+        ({"results": "x" * 90}, f"results must be a folder, got '{'x' * 90}'"),
+        ({"results": "x" * 300}, f"results must be a folder, got '{'x' * 79}... (302 characters)"),
         ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
         ({"ratio": "5%"}, "ratio must be a number, got '5%'"),
         ({"ratio": float("nan")}, "ratio must be in (0, 1], got nan"),
@@ -209,6 +211,7 @@ def test_the_page_shows_the_record(files, record):
 def test_the_page_of_a_run_that_completed_no_epoch(files, record):
     none = {"best_epoch": None, "dev_accuracy": None, "test_accuracy": None}
     none |= {"test_errors": None, "test_predictions": None, "history": []}
+    none |= {"provenance": record.provenance | {"seconds": 0.0}}
     empty = replace(record, status="diverged", stopped={"epoch": 1, "step": 3}, **none)
     page = shown(empty, files / "some.json")
     assert page["scores"]["stopped at"] == "{'epoch': 1, 'step': 3}"

@@ -304,6 +304,13 @@ def test_the_page_of_a_run_shows_its_record(path):
     }
     assert record.digest[:16] in shown["provenance"]["text/markdown"]
     assert f"{record.test_accuracy:.2f}" in shown["training"]["text/markdown"]
+    best = record.history[record.best_epoch - 1]["layers"] if record.best_epoch else {}
+    _, _, *rows = shown["shares"]["text/markdown"].splitlines()
+    table = {name: its for name, *its in ([c.strip() for c in r.split("|")[1:-1]] for r in rows)}
+    assert table.keys() == best.keys()
+    for layer, seen in best.items():
+        shares = [seen.get(name) for name in ("before", "after", "norm_kept", "weight")]
+        assert table[layer] == ["" if it is None else f"{100 * it:.2f}" for it in shares], layer
 
 
 def collected(*options):

@@ -40,7 +40,8 @@ OTHERWISE = {
     "05-speed": {"ratio": 0.01},
     "06-claims": {"margin": 0.2, "alpha": 0.1},
     "07-quick": {"plain": "results/quick"},
-    "08-your-model": {"ratio": 0.1, "side": 32},
+    # One with dropout
+    "08-your-model": {"model": "torchvision.models:mobilenet_v2", "ratio": 0.1, "side": 32},
     "09-runs": {"results": "a few"},
     "10-status": {"results": "a few"},
     "11-turnover": {"decay": 0.6},

@@ -22,9 +22,11 @@ def epoch(number, dev):
     }  # fmt: skip
 
 
+CONFIG = Config(dataset="digits", ratio=0.05, seed=3, epochs=2)
+PLAIN = Config(dataset="digits", epochs=2)
 RECORD = Record(
-    id="table2-k05-d0-s3",
-    config=Config(dataset="digits", ratio=0.05, seed=3, epochs=2),
+    id=CONFIG.digest[:16],
+    config=CONFIG,
     status="finished",
     stopped=None,
     history=[epoch(1, 97.5), epoch(2, 98.25)],
@@ -35,10 +37,11 @@ RECORD = Record(
     test_predictions=[8, 1, 4],
     provenance={"commit": None, "dirty": None, "code": "abc", "cpu": "some CPU", "torch": "2"},
 )
+SHORT = {name: value for name, value in epoch(2, 98.25).items() if name != "changed"}
 BASELINE = replace(
     RECORD,
-    id="baseline",
-    config=Config(dataset="digits", epochs=2),
+    id=PLAIN.digest[:16],
+    config=PLAIN,
     history=[epoch(1, 96.0), epoch(2, 97.0)],
     dev_accuracy=97.0,
 )
@@ -162,9 +165,18 @@ def test_an_edited_record(tmp_path, change):
         ({"test_errors": [3, 17, 297]}, "test_errors"),
         ({"test_predictions": [8, 1, 10]}, "test_errors"),
         ({"test_errors": None, "test_predictions": None}, "test_errors"),
+        ({"id": "0" * 16}, "of another configuration"),
+        ({"history": [epoch(1, 97.5) | {"seconds": 1}, SHORT]}, "not the numbers"),
+        ({"history": [epoch(1, 97.5), epoch(2, 98.25) | {"layers": {}}]}, "not the numbers"),
+        ({"provenance": RECORD.provenance | {"seconds": 1.5}}, "1.5 seconds"),
+        ({"provenance": RECORD.provenance | {"threads": 3}}, "3 threads"),
         ({"status": "done"}, "status 'done'"),
         ({"stopped": {"epoch": 2, "step": 1}}, "stopped"),
         ({"status": "diverged", "stopped": {"epoch": 2, "step": 1}}, "epochs 1 to 1"),
+        ({"status": "diverged", "stopped": {"epoch": 3, "step": 1}}, "of 2 epochs"),
+        ({"status": "diverged", "stopped": {"epoch": True, "step": 1}}, "of 2 epochs"),
+        ({"status": "diverged", "stopped": {"epoch": 2, "step": "<b>"}}, "of 2 epochs"),
+        ({"history": [epoch(n, 98.25) | {"layers": {"<b>": {"after": 1}}} for n in (1, 2)]}, "<b>"),
         ({"provenance": {"cpu": "<img onerror=alert(1)>"}}, "no plain text"),
         ({"provenance": []}, "no attribute"),
         ({"config": {"ratoi": 1}}, "Config: unknown key 'ratoi'"),

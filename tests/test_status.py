@@ -95,7 +95,8 @@ def test_time_left_is_from_the_runs_most_like_it_and_leaves_pauses_out(folder, c
     plain, norm = (load().pick(["paper"], [f"table{n}-baseline"], [0])[0] for n in (2, 3))
     short = load().pick(["ablation"], ["ratio-k05"], [0])[0]
     paused = record_of(plain, 99.0, seconds=3600)
-    paused.history[7]["seconds"] = 50_000.0
+    paused.history[7]["seconds"] += 50_000
+    paused.provenance["seconds"] += 50_000
     paused.save(folder / plain.record)
     record_of(norm, 99.0, seconds=7200).save(folder / norm.record)
     record_of(short, 98.0, seconds=600).save(folder / short.record)

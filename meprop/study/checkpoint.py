@@ -24,6 +24,8 @@ from meprop.study.provenance import code_digest
 from meprop.study.settings import InOneSentence
 
 MAGIC = b"meprop checkpoint "
+WAY_OUT = "delete it to start from the beginning, or give another path"
+_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class CheckpointError(InOneSentence, RuntimeError):
@@ -89,13 +91,10 @@ def load(path: Path, config: Config) -> dict[str, Any] | None:
     if header != MAGIC + _checksum(payload):
         warnings.warn(f"{path}: damaged checkpoint, starting from the beginning", stacklevel=3)
         return None
-    way_out = "delete it to start from the beginning, or give another path"
-    try:
+    with understood(path):
         content = torch.load(io.BytesIO(payload), weights_only=True)
         theirs, code, state = Config.from_dict(content["config"]), content["code"], content["state"]
-    except (pickle.UnpicklingError, RuntimeError, LookupError, TypeError, ValueError) as error:
-        what = " ".join(str(error).split())[:100]
-        raise CheckpointError(f"{path}: holds something else ({what}); {way_out}") from None
+    way_out = WAY_OUT
     if theirs != config:
         what = f"another configuration ({config.differences(theirs)})"
     elif code != code_digest():
@@ -103,6 +102,18 @@ def load(path: Path, config: Config) -> dict[str, Any] | None:
     else:
         return state
     raise CheckpointError(f"{path}: this checkpoint belongs to {what}; {way_out}")
+
+
+@contextlib.contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Refuse in a sentence what a checkpoint holds and nobody can go on from."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (pickle.UnpicklingError, *_ERRORS) as error:
+        what = " ".join(str(error).split())[:100]
+        raise CheckpointError(f"{path}: holds something else ({what}); {WAY_OUT}") from None
 
 
 def _checksum(payload: bytes | memoryview) -> bytes:

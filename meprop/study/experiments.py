@@ -225,9 +225,13 @@ def _content(path: Path) -> tuple[Any, dict[Place, int]]:
     """What a YAML file holds, and where."""
     try:
         text = path.read_text(encoding="utf-8")
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > 20:
-            # Of aliases of aliases nobody would see the end.
-            raise yaml.MarkedYAMLError(problem="more than 20 aliases")
+        aliases = depth = 0
+        for event in yaml.parse(text):
+            aliases += isinstance(event, yaml.AliasEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if aliases > 20 or depth > 50:  # nobody would see the end
+                raise yaml.MarkedYAMLError(problem="more than 20 aliases, or 50 levels")
         lines = dict(_lines(yaml.compose(text, yaml.SafeLoader)))
         return yaml.safe_load(text), lines
     except FileNotFoundError:

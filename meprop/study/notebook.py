@@ -100,7 +100,7 @@ def checked(namespace: Mapping[str, Any]) -> Config:
     """
     for name in FILES:
         value = namespace.get(name)
-        if not isinstance(value, str | None) or (value and (ROOT / value).is_dir()):
+        if not isinstance(value, str | None) or (value and os.path.isdir(ROOT / value)):
             raise ParameterError(f"{name} must be a file's path or None, got {value!r}")
     values = given(namespace)
     return Config.from_dict({name: values[name] for name in values if name not in FILES})

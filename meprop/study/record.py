@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 STATUSES = ("finished", "diverged")
 # The names of a run's files: results/<suite>/<name>-s<seed>.json
 _FILE = re.compile(r"(?P<name>.+)-s\d+")
+_NAME = re.compile(r"[\w.]+")  # of a layer too, which pages show
+_EPOCH = {"train_loss", "train_accuracy", "dev_loss", "dev_accuracy", "test_accuracy", "seconds"}
 
 
 class RecordError(InOneSentence, ValueError):
@@ -72,7 +74,7 @@ class Record:
 
     def save(self, path: str | Path) -> None:
         """Write the record as JSON if its parts agree; the file is there whole or not at all."""
-        self._check()
+        self.check()
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
@@ -102,24 +104,32 @@ class Record:
         if claimed != actual:
             raise ValueError(f"its content does not match its digest ({claimed}, now {actual})")
         record = cls(**content | {"config": Config.from_dict(content["config"])})
-        record._check()
+        record.check()
         return record
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise where parts do not fit together, which a digest made anew does not tell."""
         epochs, stopped = self.config.epochs, self.stopped
+        if self.id != self.config.digest[:16]:
+            raise ValueError(f"id {self.id!r}, of another configuration")
         if self.status not in STATUSES or (stopped is None) != (self.status == "finished"):
             raise ValueError(f"status {self.status!r} with stopped {stopped!r}")
         if stopped is not None:
+            whole = type(stopped["epoch"]) is type(stopped["step"]) is int
+            if not whole or not 1 <= stopped["epoch"] <= epochs:
+                raise ValueError(f"stopped {stopped!r}, of {epochs} epochs")
             epochs = stopped["epoch"] - 1
         if [epoch["epoch"] for epoch in self.history] != list(range(1, epochs + 1)):
             raise ValueError(f"its history is not that of epochs 1 to {epochs}")
         for epoch in self.history:
+            if not _EPOCH <= flat(epoch).keys() == flat(self.history[0]).keys():
+                raise ValueError(f"epoch {epoch['epoch']}: not the numbers of an epoch")
             for name, value in flat(epoch).items():
                 if name == "dev_loss" and value is None:  # it was not finite
                     continue
                 highest = 100.0 if name.endswith("accuracy") else math.inf
-                if isinstance(value, bool) or not 0 <= value <= highest:
+                plain = _NAME.fullmatch(name) and not isinstance(value, bool)
+                if not plain or not 0 <= value <= highest:
                     raise ValueError(f"epoch {epoch['epoch']}: {name} {value!r}")
         best: dict[str, Any] = max(self.history, key=lambda e: e["dev_accuracy"], default={})
         for own, name in {"best_epoch": "epoch", "dev_accuracy": "", "test_accuracy": ""}.items():
@@ -139,6 +149,10 @@ class Record:
             )
         if not right:
             raise ValueError(f"test_accuracy {self.test_accuracy!r} with other test_errors")
+        seconds, threads = sum(each["seconds"] for each in self.history), self.config.threads
+        said = self.provenance.get("seconds", seconds), self.provenance.get("threads", threads)
+        if not math.isclose(said[0], seconds, rel_tol=1e-6) or said[1] != threads:
+            raise ValueError(f"provenance: {said[0]!r} seconds, {said[1]!r} threads")
         for name, value in self.provenance.items():
             if (isinstance(value, str) and not value.isprintable()) or set("<>") & set(str(value)):
                 raise ValueError(f"provenance: {name} {value!r} is no plain text")

@@ -6,6 +6,7 @@ pydantic checks the configuration of a run, experiments.yml and the parameters o
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ _MUST = {
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "a mapping of names",
+    "too_short": "not empty",
     "model_type": "a mapping of names",
 }
 
@@ -120,7 +122,7 @@ class Folder(_Checked):
     base: Path
 
     def check(self, value: str) -> str:
-        if (self.base / value).is_dir():
+        if os.path.isdir(self.base / value):  # pathlib's raises for a name that is too long
             return value
         raise self.wrong("a folder")
 

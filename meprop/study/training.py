@@ -177,7 +177,8 @@ def train(config: Config, checkpoint: str | Path | None = None, progress: bool =
     with contextlib.nullcontext() if path is None else checkpoints.held(path), conditions(config):
         run = _Run(config)
         if path is not None and (state := checkpoints.load(path, config)) is not None:
-            run.load_state(state)
+            with checkpoints.understood(path):
+                run.load_state(state)
         done = len(run.history)
         bar = tqdm(
             total=config.epochs * run.steps,
@@ -278,6 +279,11 @@ class _Run:
         # Another processor rounds differently: the record tells that there were two.
         if here not in self.origin["cpu"].split(", then "):
             self.origin |= {"cpu": f"{self.origin['cpu']}, then {here}"}
+        # As if it ended here: what no record can say is nothing to go on from.
+        if (done := len(self.history)) != self.config.epochs:
+            self.stopped = {"epoch": done + 1, "step": 1}
+        self.record().check()
+        self.stopped = None
 
     def record(self) -> Record:
         """What came out, at the first best development epoch."""
