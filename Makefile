@@ -60,6 +60,14 @@ test: .venv/made-from ## Check style and types, then run the tests
 bench: .venv/made-from ## Time the backward passes against PyTorch's
 	$(bin)/python -m benchmarks $(ARGS)
 
+.PHONY: fuzz
+fuzz: .venv/made-from ## Feed the readers 3,000 damaged files and values; measurements/fuzz.json has the figures
+	$(bin)/python tests/fuzz.py $(ARGS)
+
+.PHONY: torture
+torture: .venv/made-from ## Kill a small suite 100 times, fill its disk; measurements/torture.json has the figures
+	$(bin)/python tests/torture.py $(ARGS)
+
 .PHONY: crate
 crate: .venv/made-from ## Pack records, notebooks and configurations for an archive: _build/crate
 	$(bin)/python release/crate.py
