@@ -71,9 +71,10 @@ def build(target: Path) -> None:
             codes[commit] = entity(f"#commit-{commit}", "SoftwareSourceCode", **its)
         if page := files.get(f"notebooks/runs/{name}.ipynb"):
             made.append(page)
+        about_run = {"name": name, "description": json.dumps(record.config.to_dict())}
         action = crate.add_action(
             workflow, f"#run-{record.digest}", [*inputs, codes[commit]], made,
-            {"name": name, "description": json.dumps(record.config.to_dict()), "agent": makers},
+            about_run | {"startTime": own["start"], "agent": makers},
         )  # fmt: skip
         crate.root_dataset.append_to("mentions", action)
     shutil.rmtree(target, ignore_errors=True)

@@ -137,6 +137,7 @@ def test_each_record_is_the_result_of_a_run_by_a_commit(graph):
         record = Record.load(folder / action["result"][0]["@id"])
         assert action["@id"] == f"#run-{record.digest}"
         assert json.loads(action["description"]) == record.config.to_dict()
+        assert action["startTime"] == record.provenance["start"]
         made_by = entities[action["object"][-1]["@id"]]
         assert made_by["version"] == record.provenance["commit"]
         assert made_by["identifier"] == record.provenance["code"]

@@ -40,14 +40,9 @@ suites:
     runs: {plain: {}, sparse: {ratio: 0.05, decay: 0.6}}
 """
 COMMAND = [sys.executable, "-m", "meprop", "run", "small"]
-# How a process of each kind is known
-KINDS = {
-    "kernel": "ipykernel",
-    "papermill": "_papermill.py",
-    "shell": "bash",
-    "parent": "",
-    "group": "",
-}
+# How an argument ends by which a process of each kind is known
+KINDS = {"kernel": "ipykernel_launcher", "papermill": "_papermill.py", "shell": "bash"}
+KINDS |= {"parent": "", "group": ""}
 
 
 def copied(folder: Path) -> Checkout:
@@ -72,7 +67,7 @@ def kill(process: subprocess.Popen, kind: str, rng: random.Random) -> bool:
     while process.poll() is None and time.monotonic() < start + 60:
         try:
             every = psutil.Process(process.pid).children(recursive=True)
-            found = [each for each in every if KINDS[kind] in " ".join(each.cmdline())]
+            found = [p for p in every if any(a.endswith(KINDS[kind]) for a in p.cmdline())]
         except psutil.Error:
             continue  # one of them has just ended
         if kind in ("parent", "group") or found:
