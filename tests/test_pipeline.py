@@ -14,6 +14,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -388,6 +389,16 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, capsys):
     assert main(["run", "quick"]) == 2
     said = capsys.readouterr().err
     assert said == f"{tmp_path / '_build/results/quick'}: no record can be written there\n"
+
+
+def test_what_was_not_started_gets_the_reason_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    own, log = Path("own.log"), Path("all.log")
+    (tmp_path / log).write_text("Traceback\n\nOSError: Read-only file system: 'cache'\n\n")
+    reason = "OSError: Read-only file system: 'cache' (log: all.log)"
+    assert pipeline.why(own, log) == f"it was not started: {reason}"
+    (tmp_path / own).write_text("of its own\n")
+    assert pipeline.why(own, log) == "of its own (log: own.log)"
 
 
 def test_progress_is_a_line_for_each_run_under_way(one_run, monkeypatch):

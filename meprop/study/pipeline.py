@@ -267,12 +267,13 @@ def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
 
 
 def why(own: Path, log: Path) -> str:
-    """Why something failed: what its own log says last, if it was started."""
-    if not (ROOT / own).exists():
-        return f"it was not started (log: {log})"
-    said = (ROOT / own).read_text(encoding="utf-8", errors="replace").split("\n")
+    """Why something failed: what its own log says last, or Snakemake's if it was not started."""
+    started = (ROOT / own).exists()
+    log = own if started else log
+    said = (ROOT / log).read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line for each in reversed(said) if (line := each.strip())), "")
-    return f"{last or 'it ended without a word, as what is killed does'} (log: {own})"
+    last = last or "it ended without a word, as what is killed does"
+    return f"{'' if started else 'it was not started: '}{last} (log: {log})"
 
 
 def where_stopped(record: Record) -> str:
