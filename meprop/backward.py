@@ -39,19 +39,17 @@ class Sliding(NamedTuple):
 
 def convolution(layer: Convolution, input: Tensor, padding: Any) -> Tensor:
     """`F.conv2d` or `F.conv1d` with the layer's parameters and its selective backward pass."""
-    name = type(layer).__name__
     if input.is_complex():
+        name = type(layer).__name__
         raise ValueError(f"{name}: takes real numbers, got {input.dtype}; use torch's own layer")
     x, weight, bias = _arguments(layer, input)
-    if weight.dim() == 4:
-        stride, padding, dilation = (each(v, 2) for v in (layer.stride, padding, layer.dilation))
-        sliding = Sliding(stride, padding, dilation, layer.groups)
-        return _selective(_Conv2d, F.conv2d, x, weight, bias, layer, sliding)
+    count = weight.dim() - 2
+    stride, padding, dilation = (each(v, count) for v in (layer.stride, padding, layer.dilation))
+    if count == 2:
+        return _selective(x, weight, bias, layer, Sliding(stride, padding, dilation, layer.groups))
     # As torch does it: an image of height 1.
-    stride, dilation = (1, *each(layer.stride, 1)), (1, *each(layer.dilation, 1))
-    sliding = Sliding(stride, (0, *each(padding, 1)), dilation, layer.groups)
-    x, weight = x.unsqueeze(2), weight.unsqueeze(2)
-    return _selective(_Conv2d, F.conv2d, x, weight, bias, layer, sliding).squeeze(2)
+    sliding = Sliding((1, *stride), (0, *padding), (1, *dilation), layer.groups)
+    return _selective(x.unsqueeze(2), weight.unsqueeze(2), bias, layer, sliding).squeeze(2)
 
 
 def each(value: Any, count: int) -> tuple[int, ...]:
@@ -62,18 +60,21 @@ def each(value: Any, count: int) -> tuple[int, ...]:
 
 def linear(layer: Linear, input: Tensor) -> Tensor:
     """`F.linear` with the layer's parameters and its selective backward pass."""
-    return _selective(_Linear, F.linear, *_arguments(layer, input), layer)
+    return _selective(*_arguments(layer, input), layer, None)
 
 
 def _selective(
-    function: type[Function], plain: Callable[..., Tensor], x: Tensor, weight: Tensor,
-    bias: Tensor | None, layer: Selecting, *sliding: Sliding,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Selecting, sliding: Sliding | None
+) -> Tensor:
     """With the selective backward pass, or torch's own where the layer selects only if it pays."""
-    if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, *sliding):
+    if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, sliding):
         vars(layer).update(is_plain=True, too_small=size_of(x))
-        return plain(x, weight, bias, *(part for slide in sliding for part in slide))
-    return _apply(function, x, weight, bias, layer, *sliding)
+        return _plain(x, weight, bias, sliding)
+    return _apply(_Weighted, x, weight, bias, layer, sliding)
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, sliding: Sliding | None) -> Tensor:
+    return F.linear(x, weight, bias) if sliding is None else F.conv2d(x, weight, bias, *sliding)
 
 
 def size_of(x: Tensor) -> tuple:
@@ -81,7 +82,7 @@ def size_of(x: Tensor) -> tuple:
     return x.shape, x.stride(), x.dtype, x.requires_grad, torch.get_num_threads()
 
 
-def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None = None) -> bool:
+def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None) -> bool:
     assert layer.rule is not None
     if layer.backend == "masked" or not kernels.supports(x, weight):
         return False
@@ -127,28 +128,18 @@ def _untraced(function: type[Function], *args: Any) -> Tensor:
     return function.apply(*args)
 
 
-class _Conv2d(Function):
+class _Weighted(Function):
+    """A convolution, or without `sliding` a linear layer."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, layer: Any, sliding: Any) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.sliding = layer, sliding
-        return F.conv2d(x, weight, bias, *sliding)
+        return _plain(x, weight, bias, sliding)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return *_once(_conv2d_backward, ctx, grad), None, None
-
-
-class _Linear(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, layer: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.layer = layer
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return *_once(_linear_backward, ctx, grad), None
+        return *_once(_weighted_backward, ctx, grad), None, None
 
 
 class _Identity(Function):
@@ -183,51 +174,36 @@ def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
             observe(grad, kept)
 
 
-def _conv2d_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
+def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
-    wants_bias = ctx.needs_input_grad[2]
-    thinned, full = _sides(ctx)
-    stride, padding, dilation, groups = ctx.sliding
+    layer, sliding, wants_bias = ctx.layer, ctx.sliding, ctx.needs_input_grad[2]
+    shape, over = x.shape, (0, 2, 3) if sliding else 0
+    if sliding is None:
+        grad, x = (t.reshape(t.shape[:-1].numel(), t.shape[-1]) for t in (grad, x))
 
     def by_torch(grad: Tensor, needs: tuple[bool, bool], bias: bool = False) -> Any:
+        if sliding is None:
+            dx = grad @ weight.conj() if needs[0] else None
+            return dx, grad.T @ x.conj() if needs[1] else None, grad.sum(0) if bias else None
+        stride, padding, dilation, groups = sliding
         return torch.ops.aten.convolution_backward(
             grad, x, weight, [weight.shape[0]] if bias else None, stride, padding, dilation,
             False, [0, 0], groups, [*needs, bias],
         )  # fmt: skip
 
-    if _goes_sparse(ctx.layer, grad, x, weight, thinned, padding, groups):
-        needs, sliding = (*thinned, wants_bias), ctx.sliding._asdict()
-        dx, dw, db = _sparse(kernels.conv2d_backward, ctx.layer, grad, x, weight, needs, **sliding)
+    thinned, full = _sides(ctx)
+    if _goes_sparse(layer, grad, x, weight, thinned, sliding):
+        dx, dw, db = _sparse(layer, grad, x, weight, (*thinned, wants_bias), sliding)
     else:
-        chosen = grad if any(full) and not any(thinned) else top(ctx.layer, grad)
-        summed = _for_bias(ctx.layer, grad, chosen)
+        chosen = grad if any(full) and not any(thinned) else top(layer, grad)
+        summed = chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
         at_once = wants_bias and summed is chosen
         dx, dw, db = by_torch(chosen, thinned, at_once) if any(thinned) or at_once else (None,) * 3
-        db = summed.sum((0, 2, 3)) if wants_bias and not at_once else db
+        db = summed.sum(over) if wants_bias and not at_once else db
     if any(full):
         others = by_torch(grad, full)
         dx, dw = (others[0] if full[0] else dx), (others[1] if full[1] else dw)
-    return [dx, dw, db]
-
-
-def _linear_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
-    x, weight = ctx.saved_tensors
-    wants_bias = ctx.needs_input_grad[2]
-    thinned, full = _sides(ctx)
-    rows, inputs = (t.reshape(t.shape[:-1].numel(), t.shape[-1]) for t in (grad, x))
-    dx = dw = db = None
-    if _goes_sparse(ctx.layer, rows, inputs, weight, thinned):
-        needs = (*thinned, wants_bias)
-        dx, dw, db = _sparse(kernels.linear_backward, ctx.layer, rows, inputs, weight, needs)
-        sides = [(rows, full)]
-    else:
-        chosen = rows if any(full) and not any(thinned) else top(ctx.layer, rows)
-        db = _for_bias(ctx.layer, rows, chosen).sum(0) if wants_bias else None
-        sides = [(chosen, thinned), (rows, full)]
-    for given, (for_x, for_weight) in sides:
-        dx = given @ weight.conj() if for_x else dx
-        dw = given.T @ inputs.conj() if for_weight else dw
-    return [None if dx is None else dx.reshape(x.shape), dw, db]
+    return [None if dx is None else dx.reshape(shape), dw, db]
 
 
 def _sides(ctx: Any) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
@@ -239,14 +215,9 @@ def _sides(ctx: Any) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
 
 
 def _goes_sparse(
-    layer: Selecting,
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    thinned: tuple[bool, bool],
-    padding: tuple[int, int] = (0, 0),
-    groups: int = 1,
-) -> bool:
+    layer: Selecting, grad: Tensor, x: Tensor, weight: Tensor, thinned: tuple[bool, bool],
+    sliding: Sliding | None,
+) -> bool:  # fmt: skip
     if layer.backend == "masked" or layer.passes_all() or not weight.numel():
         return False
     if not any(thinned) and layer.rule is not None and layer.rule.only is not None:
@@ -254,29 +225,20 @@ def _goes_sparse(
     if not kernels.supports(grad, x, weight):
         return False
     sparse = layer.backend == "sparse" or cheaper(
-        grad,
-        x,
-        weight,
-        rule=layer.rule,
-        padding=padding,
-        groups=groups,
+        grad, x, weight, sliding, layer.rule,
         wants_input=all(thinned),  # one side alone costs about the same, whichever it is
         threads=torch.get_num_threads(),
-    )
+    )  # fmt: skip
     layer.rest(unless=sparse or layer.rule is not None or layer.where == "all")
     return sparse
 
 
 def _sparse(
-    kernel: Callable[..., kernels.Backward],
-    layer: Selecting,
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    needs: tuple[bool, bool, bool],
-    **sliding: Any,
-) -> list[Tensor | None]:
+    layer: Selecting, grad: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool, bool],
+    sliding: Sliding | None,
+) -> list[Tensor | None]:  # fmt: skip
     """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
+    kernel = kernels.linear_backward if sliding is None else kernels.conv2d_backward
     *grads, run_grad, kept = kernel(
         grad,
         x,
@@ -287,15 +249,11 @@ def _sparse(
         needs=needs,
         per_position=layer.history == "position",
         watched=bool(OBSERVERS) and layer in OBSERVERS,
-        **sliding,
+        **({} if sliding is None else sliding._asdict()),
     )
     layer.keep(run_grad)
     _observe(layer, grad, kept)
     return grads
-
-
-def _for_bias(layer: Selecting, grad: Tensor, chosen: Tensor) -> Tensor:
-    return chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
 
 
 def _arguments(layer: Convolution | Linear, input: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

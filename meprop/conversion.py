@@ -64,8 +64,9 @@ def convert(
     <class 'meprop.layers.Conv2d'>
     """
     where = where or ("pays" if rule is None else "all")
+    settings = {"backend": backend, "history": history, "in_eval": in_eval, "where": where}
     for one in rule.values() if isinstance(rule, Mapping) else (rule,):
-        check_settings("convert", one, backend, history, in_eval, where)
+        check_settings("convert", one, settings)
     wanted = _checked_layers(layers)
     names = names_of(model)
     skipped = _skipped(skip, dict(model.named_modules(remove_duplicate=False)))
@@ -86,11 +87,10 @@ def convert(
     found = [m for m in rules if m not in foreign]
     for module in found:
         # All before the first swap: half a converted model would train, and differently.
-        check_settings(_ours(module).__name__, rules[module], backend, history, in_eval, where)
+        check_settings(_ours(module).__name__, rules[module], settings)
     for stream, module in enumerate(found):
         module.__class__ = _ours(module)
-        layer = cast(Selecting, module)
-        layer.set_rule(rules[module], backend, history, in_eval, where, stream)
+        cast(Selecting, module).set_rule(rules[module], stream, **settings)
     warn_of_drift({cast(Selecting, m): names[m][0] for m in found})
     return model
 

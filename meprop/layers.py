@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,8 +23,12 @@ from meprop.selection import SCOPES_OF, check_scope
 
 BACKENDS = ("auto", "sparse", "masked")
 HISTORIES = ("slot", "position")
-IN_EVAL = ("select", "exact")
-WHERE = ("all", "pays")
+SETTINGS = {  # what a layer can be told beside its rule, the default first
+    "backend": BACKENDS,
+    "history": HISTORIES,
+    "in_eval": ("select", "exact"),
+    "where": ("all", "pays"),
+}
 RESTS = 15  # calls of a layer without a rule, after one whose gradient had too few zeros
 SHAPES = 4  # of `run_grad` that a layer keeps: two sizes, each with a smaller last mini-batch
 
@@ -33,17 +37,9 @@ class Selecting(nn.Module):
     """What the layers share: the rule, its `run_grad`, and the generator of random picks."""
 
     # No buffers: their shapes follow the mini-batch, and `state_dict` stays torch's.
-    SETTINGS = ("backend", "history", "in_eval", "where")
     OWN = (
-        "rule",
-        *SETTINGS,
-        "generator",
-        "run_grads",
-        "is_exact",
-        "is_plain",
-        "rests",
-        "too_small",
-    )
+        "rule", *SETTINGS, "generator", "run_grads", "is_exact", "is_plain", "rests", "too_small"
+    )  # fmt: skip
 
     backend: str
     history: str
@@ -57,20 +53,13 @@ class Selecting(nn.Module):
     rests: int  # so many calls more are left to torch: there were too few zeros to skip
 
     def __init__(
-        self,
-        *args: Any,
-        rule: TopK | None = None,
-        backend: str = "auto",
-        history: str = "slot",
-        in_eval: str = "select",
-        where: str = "all",
-        device: Any = None,
-        **kwargs: Any,
-    ) -> None:
+        self, *args: Any, rule: TopK | None = None, backend: str = "auto", history: str = "slot",
+        in_eval: str = "select", where: str = "all", device: Any = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         if device is not None:  # by its name, for which `torch.nn.utils.skip_init` looks
             kwargs["device"] = device
         super().__init__(*args, **kwargs)
-        self.set_rule(rule, backend, history, in_eval, where)
+        self.set_rule(rule, backend=backend, history=history, in_eval=in_eval, where=where)
 
     @property
     def rule(self) -> TopK | None:
@@ -107,28 +96,15 @@ class Selecting(nn.Module):
         slots = grad.shape[0] if self.history == "slot" else 1
         return self.run_grads.get((slots, *grad.shape[1:])) if self.run_grads else None
 
-    def set_rule(
-        self,
-        rule: TopK | None,
-        backend: str | None = None,
-        history: str | None = None,
-        in_eval: str | None = None,
-        where: str | None = None,
-        stream: int = 0,
-    ) -> None:
-        """Set the rule; what else is not given stays as it is.
+    def set_rule(self, rule: TopK | None, stream: int = 0, **settings: str) -> None:
+        """Set the rule; of backend, history, in_eval and where, what is not given stays as it is.
 
         So does `run_grad`, unless the new rule has no decay or its `history` is another; and so
         does the generator of random picks. Layers of one network take different `stream`s of it.
         """
         own = vars(self)
-        given = (backend, history, in_eval, where)
-        defaults = (BACKENDS[0], HISTORIES[0], IN_EVAL[0], WHERE[0])
-        settings = {
-            name: value or own.get(name, default)
-            for name, value, default in zip(self.SETTINGS, given, defaults, strict=True)
-        }
-        check_settings(type(self).__name__, rule, **settings)
+        settings = {name: own.get(name, known[0]) for name, known in SETTINGS.items()} | settings
+        check_settings(type(self).__name__, rule, settings)
         run_grads, generator = own.get("run_grads", {}), own.get("generator")
         if rule is None or rule.decay == 0 or settings["history"] != own.get("history"):
             run_grads = {}
@@ -282,16 +258,12 @@ class GradientTopK(Selecting):
         return input.clone() if self._without_us(input) else topk_gradient(self, input)
 
 
-def check_settings(
-    layer: str, rule: object, backend: object, history: object, in_eval: object, where: object
-) -> None:
+def check_settings(layer: str, rule: object, settings: Mapping[str, object]) -> None:
     """Raise a `ValueError` that names the value a layer of this kind cannot take."""
     if rule is not None and not isinstance(rule, TopK):
         raise ValueError(f"{layer}: rule must be a TopK or None, got {rule!r}")
-    check_choice(layer, "backend", backend, BACKENDS)
-    check_choice(layer, "history", history, HISTORIES)
-    check_choice(layer, "in_eval", in_eval, IN_EVAL)
-    check_choice(layer, "where", where, WHERE)
+    for name, value in settings.items():
+        check_choice(layer, name, value, SETTINGS[name])
     if rule is not None and layer in SCOPES_OF:
         check_scope(rule, layer)
 

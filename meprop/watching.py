@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -18,23 +19,6 @@ from meprop.kernels import has_memory
 from meprop.layers import Convolution, Selecting
 
 
-@dataclass
-class _Share:
-    """A nonzero share, over everything that was counted."""
-
-    nonzero: int = 0
-    entries: int = 0
-
-    def count(self, values: Tensor) -> None:
-        self.nonzero += int(torch.count_nonzero(values))
-        self.entries += values.numel()
-
-    @property
-    def value(self) -> float | None:
-        return self.nonzero / self.entries if self.entries else None
-
-
-@dataclass(repr=False)
 class Seen:
     """What was seen of one layer, over all backward passes inside the `watch`.
 
@@ -47,52 +31,44 @@ class Seen:
     gradient came by.
     """
 
-    _before: _Share = field(default_factory=_Share)
-    _after: _Share = field(default_factory=_Share)
-    _weight: _Share = field(default_factory=_Share)
-    _squares: float = 0.0
-    _squares_kept: float = 0.0
-    _drift: float = 0.0
-    _images: float = 0.0
-    _maps: int = 0
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
 
     def count(self, grad: Tensor, kept: Tensor) -> None:
         """Add a gradient at the layer's output, and what of it was passed on."""
-        self._before.count(grad)
-        self._after.count(kept)
-        self._squares += _sum_of_squares(grad)
-        self._squares_kept += _sum_of_squares(kept)
+        self._add(
+            entries=grad.numel(), before=_nonzero(grad), after=_nonzero(kept),
+            squares=_sum_of_squares(grad), squares_kept=_sum_of_squares(kept),
+        )  # fmt: skip
         if grad.numel():
             grad, kept = (_by_map(values.detach()) for values in (grad, kept))
-            self._drift += float((_imbalance(kept) - _imbalance(grad)).clamp(min=0).sum())
-            self._images += float((kept != 0).any(2).double().mean(0).sum())
-            self._maps += grad.shape[1]
+            drift = (_imbalance(kept) - _imbalance(grad)).clamp(min=0).sum()
+            images = (kept != 0).any(2).double().mean(0).sum()
+            self._add(maps=grad.shape[1], drift=float(drift), images=float(images))
 
-    @property
-    def before(self) -> float | None:
-        return self._before.value
+    def count_weight(self, grad: Tensor) -> None:
+        """Add a weight gradient."""
+        self._add(weights=grad.numel(), weight=_nonzero(grad))
 
-    @property
-    def after(self) -> float | None:
-        return self._after.value
+    def _add(self, **more: float) -> None:
+        for name, value in more.items():
+            self._sums[name] += value
 
-    @property
-    def weight(self) -> float | None:
-        return self._weight.value
+    def _mean(self, name: str, over: str) -> float | None:
+        return self._sums[name] / self._sums[over] if self._sums[over] else None
+
+    before = property(lambda self: self._mean("before", "entries"))
+    after = property(lambda self: self._mean("after", "entries"))
+    weight = property(lambda self: self._mean("weight", "weights"))
+    drift = property(lambda self: self._mean("drift", "maps"))
+    images = property(lambda self: self._mean("images", "maps"))
 
     @property
     def norm_kept(self) -> float | None:
-        if not self._before.entries:
+        if not self._sums["entries"]:
             return None
-        return (self._squares_kept / self._squares) ** 0.5 if self._squares else 1.0
-
-    @property
-    def drift(self) -> float | None:
-        return self._drift / self._maps if self._maps else None
-
-    @property
-    def images(self) -> float | None:
-        return self._images / self._maps if self._maps else None
+        kept = self._mean("squares_kept", "squares")
+        return 1.0 if kept is None else kept**0.5
 
     def __repr__(self) -> str:
         names = ("before", "after", "weight", "norm_kept", "drift", "images")
@@ -144,7 +120,7 @@ def _attach(layer: nn.Module, seen: Seen) -> list[Callable[[], None]]:
         return undo
     weight = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and weight.requires_grad:
-        undo.append(weight.register_hook(lambda grad: seen._weight.count(grad)).remove)
+        undo.append(weight.register_hook(seen.count_weight).remove)
     return undo
 
 
@@ -161,7 +137,7 @@ def _at_output(seen: Seen) -> Callable[..., None]:
 def _at_weight(seen: Seen) -> Callable[..., None]:
     def hook(module: nn.Module, args: Any, weight: Tensor) -> None:
         if weight.requires_grad:
-            weight.register_hook(lambda grad: seen._weight.count(grad))
+            weight.register_hook(seen.count_weight)
 
     return hook
 
@@ -222,6 +198,10 @@ def _imbalance(values: Tensor) -> Tensor:
     """|sum| / sum of magnitudes, of each map."""
     values = values.double()
     return values.sum((0, 2)).abs() / values.abs().sum((0, 2)).clamp(min=1e-300)
+
+
+def _nonzero(values: Tensor) -> int:
+    return int(torch.count_nonzero(values))
 
 
 def _sum_of_squares(values: Tensor) -> float:

@@ -43,14 +43,6 @@ def mask(score, ratio, scope):
     return torch.from_numpy(chosen)
 
 
-def conv2d_backward(grad, x, weight, stride, padding, dilation, count):
-    """Gradients of input and weight, in float64."""
-    grad, x, weight = (t.detach().double().numpy() for t in (grad, x, weight))
-    around = tuple((size, size) for size in padding)
-    layer = Layer("conv", None, "slot", stride, dilation, count, around)
-    return tuple(map(torch.from_numpy, layer.convolution(x, weight, grad)))
-
-
 class Layer:
     """One layer's backward pass in float64, and its run_grad from step to step."""
 

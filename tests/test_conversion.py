@@ -20,7 +20,6 @@ from meprop import (
     revert,
     watch,
 )
-from meprop.study import PaperCNN  # makes torchvision importable
 
 # Two images through untrained networks: of course it is one-sided.
 pytestmark = pytest.mark.filterwarnings("ignore:convert. at ")
@@ -69,13 +68,6 @@ def test_reverted_modules_hold_nothing_of_ours():
         assert ours.__dict__.keys() == theirs.__dict__.keys()
         assert ours._buffers.keys() == theirs._buffers.keys()
         assert ours._non_persistent_buffers_set == theirs._non_persistent_buffers_set
-
-
-def test_state_dicts_load_both_ways():
-    plain, model = small(), convert(small(), TopK(0.1, decay=0.6), layers=(nn.Conv2d, nn.Linear))
-    model(torch.rand(2, 1, 8, 8)).sum().backward()
-    plain.load_state_dict(model.state_dict(), strict=True)
-    model.load_state_dict(plain.state_dict(), strict=True)
 
 
 def test_layers_and_skip():
@@ -361,15 +353,6 @@ def test_a_bad_value_is_named_and_changes_nothing(arguments, message):
     for ours, theirs in zip(model.modules(), before.modules(), strict=True):
         assert type(ours) is type(theirs)
         assert ours.__dict__.keys() == theirs.__dict__.keys()
-
-
-def test_the_papers_network_reverts_to_a_plain_one():
-    torch.manual_seed(0)
-    model = PaperCNN(rule=TopK(0.05))
-    x = torch.rand(2, 1, 28, 28)
-    expected = model(x)
-    assert torch.equal(revert(model)(x), expected)
-    assert type(model.conv1) is nn.Conv2d
 
 
 def normalised(*below):

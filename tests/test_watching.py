@@ -106,7 +106,7 @@ def test_frozen_weights_and_errors_inside():
     assert seen[""].after == 0.5
     assert seen[""].weight is None
     layer(torch.rand(1, 1, 2, 2)).sum().backward()
-    assert seen[""]._before.entries == 4
+    assert seen[""]._sums["entries"] == 4
 
 
 @pytest.mark.parametrize("kind", [nn.Linear, Linear])
@@ -133,4 +133,4 @@ def test_inside_exact_everything_is_passed_on(backend):
             layer(x).backward(upstream)
             outside.backward(upstream)
     assert (seen[""].before, seen[""].after) == (1.0, 1.0)
-    assert seen[""]._before.entries == 2 * upstream.numel()
+    assert seen[""]._sums["entries"] == 2 * upstream.numel()

@@ -6,6 +6,7 @@ Numba is imported, and the kernels are compiled or read from disk, on the first 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from meprop import selection
+from meprop.kernels.cost import LINEAR
 from meprop.rule import TopK
 
 _NOTHING = torch.empty(0)
@@ -102,40 +104,23 @@ def conv2d_backward(
     tensor(8.)
     """
     sliding = (stride, padding, dilation, groups)
-    _check("conv2d_backward", grad, x, weight)
-    _check_shapes(grad.shape, x.shape, weight.shape, sliding)
     return _backward(
         grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
     )
 
 
-def linear_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    *,
-    rule: TopK | None,
-    run_grad: Tensor | None = None,
-    generator: Generator | None = None,
-    needs: tuple[bool, bool, bool] = (True, True, True),
-    per_position: bool = False,
-    watched: bool = False,
-) -> Backward:
+def linear_backward(grad: Tensor, x: Tensor, weight: Tensor, **settings: Any) -> Backward:
     """The gradients of a linear layer, `grad` (rows, outputs) and `x` (rows, inputs).
 
-    Equals `grad @ weight`, `grad.T @ x` and `grad.sum(0)` on the selected gradient.
+    Equals `grad @ weight`, `grad.T @ x` and `grad.sum(0)` on the selected gradient. `rule` and what
+    follows on it are those of `conv2d_backward`.
 
     >>> grad, x, weight = torch.tensor([[0.0, 2.0]]), torch.ones(1, 3), torch.ones(2, 3)
     >>> linear_backward(grad, x, weight, rule=None).grad_weight
     tensor([[0., 0., 0.],
             [2., 2., 2.]])
     """
-    sliding = ((1, 1), (0, 0), (1, 1), 1)
-    _check("linear_backward", grad, x, weight)
-    _check_shapes(grad.shape, x.shape, weight.shape, None)
-    return _backward(
-        grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
-    )
+    return _backward(grad, x, weight, None, **settings)
 
 
 def _check(name: str, *tensors: Tensor) -> None:
@@ -178,11 +163,13 @@ def _check_shapes(grad: Any, x: Any, weight: Any, sliding: Any) -> None:
 
 def _backward(
     grad: Tensor, x: Tensor, weight: Tensor, sliding: Any, rule: TopK | None,
-    run_grad: Tensor | None, generator: Generator | None, needs: tuple[bool, bool, bool],
-    per_position: bool, watched: bool,
+    run_grad: Tensor | None = None, generator: Generator | None = None,
+    needs: tuple[bool, bool, bool] = (True, True, True), per_position: bool = False,
+    watched: bool = False,
 ) -> Backward:  # fmt: skip
+    _check("linear_backward" if sliding is None else "conv2d_backward", grad, x, weight)
+    _check_shapes(grad.shape, x.shape, weight.shape, sliding)
     from meprop.kernels import _driver
-    from meprop.kernels._threads import MEMORY
 
     grad, x, weight = grad.resolve_neg(), x.resolve_neg(), weight.resolve_neg()
     run_grad = _in_float32(run_grad)
@@ -193,17 +180,20 @@ def _backward(
         return Backward(dx, dw, bias, run_grad, grad)
     if grad.dim() == 2:
         x, weight = x[:, :, None, None], weight[:, :, None, None]
-    done = _driver.launch(
-        grad, rule, run_grad, generator, per_position, convolution=(x, weight, sliding),
-        needs=needs,
-    )  # fmt: skip
-    kept = done.thinned() if watched else _NOTHING
-    MEMORY.trim()
-    dx, dw = done.dx, done.dw
+    dx, dw, bias, run_grad, kept = _driver.launch(
+        grad,
+        rule,
+        run_grad,
+        generator,
+        per_position,
+        (x, weight, sliding or LINEAR),
+        needs,
+        watched,
+    )
     if grad.dim() == 2:
         dx = None if dx is None else dx[:, :, 0, 0]
         dw = None if dw is None else dw[:, :, 0, 0]
-    return Backward(dx, dw, done.bias, done.run_grad, kept)
+    return Backward(dx, dw, bias, run_grad, _NOTHING if kept is None else kept)
 
 
 def thin(
@@ -219,65 +209,28 @@ def thin(
     >>> thin(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]
     tensor([[ 0.,  0.,  3., -4.]])
     """
-    if grad.numel() == 0:
-        return selection.thin(grad, rule, history, generator)
-    if rule.pick != "unbiased":
-        mask, new = select(grad, rule, history, generator, per_position=per_position)
-        kept = torch.where(mask, grad, 0)
-        return (selection.centre(kept) if rule.pick == "centred" else kept), new
     _check("thin", grad)
-    from meprop.kernels import _driver
-    from meprop.kernels._threads import MEMORY
-
     conv = grad.dim() == 4
     selection.check_scope(rule, "Conv2d" if conv else "Linear")
+    by_reference = rule.scope == "unified" or (per_position and not conv and grad.dim() != 2)
+    if grad.numel() == 0 or by_reference:
+        return selection.thin(grad, rule, history, generator, per_position=per_position)
+    from meprop.kernels import _driver
+
     rows = (grad if conv else grad.reshape(-1, grad.shape[-1])).resolve_neg()
-    kept = _driver.launch(rows, rule, None, generator, False).thinned()
-    MEMORY.trim()
-    return kept.reshape(grad.shape), None
+    history = _in_float32(history)
+    if history is not None and not per_position:
+        history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
+    centred = rule.pick == "centred"  # by the reference, to the last bit
+    by_size = replace(rule, pick="top") if centred else rule
+    *_, new, kept = _driver.launch(rows, by_size, history, generator, per_position)
+    assert kept is not None
+    if new is not None and not per_position:
+        new = new.reshape(grad.shape)
+    kept = kept.reshape(grad.shape)
+    return (selection.centre(kept) if centred else kept), new
 
 
 def _in_float32(run_grad: Tensor | None) -> Tensor | None:
     """Under autocast, or after `model.double()`, the past may have another type."""
     return None if run_grad is None else run_grad.to("cpu", torch.float32)
-
-
-def select(
-    grad: Tensor,
-    rule: TopK,
-    history: Tensor | None = None,
-    generator: Generator | None = None,
-    *,
-    per_position: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """`meprop.select`, by the kernels: the same mask and the same new `run_grad`.
-
-    >>> select(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]
-    tensor([[False, False,  True,  True]])
-    """
-    _check("select", grad)
-    from meprop.kernels import _driver
-    from meprop.kernels._threads import MEMORY
-
-    conv = grad.dim() == 4
-    selection.check_scope(rule, "Conv2d" if conv else "Linear")
-    by_reference = rule.scope == "unified" or (per_position and not conv and grad.dim() != 2)
-    if grad.numel() == 0 or by_reference:
-        return selection.select(grad, rule, history, generator, per_position=per_position)
-    rows = (grad if conv else grad.reshape(-1, grad.shape[-1])).resolve_neg()
-    history = _in_float32(history)
-    if history is not None and not per_position:
-        history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
-    done = _driver.launch(rows, rule, history, generator, per_position, zeros=True)
-    mask = done.mask()
-    MEMORY.trim()
-    groups = selection.to_groups(mask, rule.scope)
-    missing = rule.k(groups.shape[1]) - groups.sum(dim=1, keepdim=True)
-    if bool((missing > 0).any()):
-        # Zeros fill up, the lowest index first: all that is not yet selected there is zero.
-        groups = groups | ((~groups).cumsum(dim=1) <= missing)
-        mask = selection.from_groups(groups, rows.shape, rule.scope)
-    new = done.run_grad
-    if new is not None and not per_position:
-        new = new.reshape(grad.shape)
-    return mask.reshape(grad.shape), new

@@ -28,6 +28,7 @@ from meprop.kernels._simd import (
     average_rows,
     copy,
     count_all,
+    drawn64,
     fill,
     get,
     getd,
@@ -37,38 +38,25 @@ from meprop.kernels._simd import (
     putd,
     puti,
     rank,
-    shift_right,
+    with_sign,
 )
+from meprop.selection import WEYL
 
-PART_FIELDS = len(Part._fields)
+_PART = len(Part._fields)
 _PIECE = 4096  # entries of run_grad that are updated and then scanned: they stay in the cache
 
 
 @inner
 def _list(
-    mask: int, score: int, at: int, channels: int, out: int, index: int, channel: int, value: int
+    mask: int, values: int, at: int, channels: int, out: int, index: int, channel: int, value: int
 ) -> int:
     while mask != 0:
         i = lowest_bit(mask)
         puti(index, out, at + i)
         puti(channel, out, geti(channels, i))
-        puti(value, out, geti(score, at + i))  # now, while it is in the cache
+        puti(value, out, geti(values, i))  # now, while it is in the cache
         mask &= mask - 1
         out += 1
-    return out
-
-
-@inner
-def _tail(
-    score: int, at: int, stop: int, low: int, channels: int, out: int, index: int, channel: int,
-    value: int,
-) -> int:  # fmt: skip
-    """The last entries of a run, fewer than 64."""
-    for i in range(at, stop):
-        puti(index, out, i)
-        puti(channel, out, geti(channels, i - at))
-        puti(value, out, geti(score, i))
-        out += int(rank(score, i) > geti(low, i - at))
     return out
 
 
@@ -96,22 +84,15 @@ def wild_scores(job: int, task: int) -> None:
 
 @inner
 def _part(table: int, index: int) -> Any:
-    return read_part(table + 8 * PART_FIELDS * index)
-
-
-@inner
-def period_of(nhwc: int, maps: int) -> int:
-    """After how many entries bounds and channels repeat, in whole 64s."""
-    period = maps if nhwc != 0 else 64
-    while period % 64 != 0:
-        period *= 2
-    return period
+    return read_part(table + 8 * _PART * index)
 
 
 @inner
 def scan(job: int, task: int, score: int, update: int, work: int) -> None:
     """List where a part of the gradient exceeds its group's bound, from its place in `raw` on.
 
+    Where a share is drawn, what passes: the bound is a threshold, and the random numbers are a hash
+    of the step's key and the entry's index (b, c, h, w), as in `meprop.selection.draw`.
     With `update`, moves run_grad on (Eq. 15) before it is compared. Then the ranks of what is
     listed go to the keys of their group. wild[part]: whether a gradient was not finite.
     """
@@ -120,64 +101,65 @@ def scan(job: int, task: int, score: int, update: int, work: int) -> None:
     decay = as_double(p.decay)
     fresh = np.float32(1 - decay)
     decay = np.float32(decay)
-    wild = 0
     area, maps, by_sample, by_map = p.area, p.maps, p.by_sample, p.by_map
+    nhwc, drawn, total = p.nhwc != 0, as_double(p.drawn) > 0, p.samples * p.maps * p.area
     index, channel, value = raw_lists(job)
-    out = part.start
+    width, per_image = (maps, area) if nhwc else (area, maps)  # of a row; rows
     # Bounds and channels, repeated until 64 of them begin wherever they are needed.
-    period = period_of(p.nhwc, maps)
+    period = maps if nhwc else 64
+    while period % 64 != 0:
+        period *= 2
     bounds, channels = work, work + 4 * period
-    if p.nhwc == 0:
-        for plane in range(part.first, part.last):
-            sample = plane // maps
-            c = plane - sample * maps
+    steps, rest = work + 8 * period, work + 12 * period
+    c = place = 0
+    for j in range(period):
+        puti(channels, j, c)
+        # From one index to those that follow in memory, times the hash's first factor.
+        puti(steps, j, (c * area + place if nhwc else j) * WEYL)
+        c += 1
+        if c == maps:
+            c, place = 0, place + 1
+    out, wild, row = part.start, 0, part.first
+    while row < part.last:
+        sample, last = row // per_image, row + 1
+        if nhwc:
+            last = part.last
+            if drawn or by_sample != 0:
+                last = min((sample + 1) * area, last)
+            for j in range(period if row == part.first or by_sample != 0 else 0):
+                puti(bounds, j, geti(p.low, sample * by_sample + geti(channels, j) * by_map))
+        else:
+            c = row - sample * maps
             bound = geti(p.low, sample * by_sample + c * by_map)
             for j in range(64):
                 puti(bounds, j, bound)
                 puti(channels, j, c)
-            at = plane * area
-            stop = at + area
-            if update != 0:
-                wild |= _update(p.run, p.grad, at, stop, decay, fresh)
-            while at + 64 <= stop:
-                mask = above64(score + 4 * at, bounds)
-                out = _list(mask, score, at, channels, out, index, channel, value)
-                at += 64
-            seen = 64 - (stop - at)
-            if seen < 64 and stop - 64 >= part.start:
-                # The last 64 entries once more, without those that were seen.
-                mask = shift_right(above64(score + 4 * (stop - 64), bounds), seen) << seen
-                out = _list(mask, score, stop - 64, channels, out, index, channel, value)
+        begin, stop, j = row * width, last * width, 0
+        at = updated = begin
+        while at < stop:
+            if update != 0 and min(at + 64, stop) > updated:
+                ahead = min(updated + _PIECE, stop)
+                wild |= _update(p.run, p.grad, updated, ahead, decay, fresh)
+                updated = ahead
+            values, left = score + 4 * at, stop - at
+            if left < 64 and at + 64 > total:
+                fill(rest, 64)
+                copy(rest, values, total - at)
+                values = rest
+            if drawn:
+                first = at
+                if nhwc:  # of the first map, `(at - begin - j) // maps` positions ahead
+                    first = sample * (maps - 1) * area + row + (at - begin - j) // maps
+                start = first * WEYL + p.key
+                mask = drawn64(values, bounds + 4 * j, steps + 4 * j, start, p.second)
             else:
-                out = _tail(score, at, stop, bounds, channels, out, index, channel, value)
-    else:
-        for j in range(period):
-            puti(channels, j, j % maps)
-        first = part.first
-        while first < part.last:
-            sample = first // area
-            last = min((sample + 1) * area, part.last) if by_sample != 0 else part.last
-            for j in range(period):
-                puti(bounds, j, geti(p.low, sample * by_sample + geti(channels, j) * by_map))
-            at = first * maps
-            stop = last * maps
-            updated, j = at, 0
-            while at + 64 <= stop:
-                if update != 0 and at + 64 > updated:
-                    ahead = min(updated + _PIECE, stop)
-                    wild |= _update(p.run, p.grad, updated, ahead, decay, fresh)
-                    updated = ahead
-                mask = above64(score + 4 * at, bounds + 4 * j)
-                out = _list(mask, score, at, channels + 4 * j, out, index, channel, value)
-                at += 64
-                j = 0 if j + 64 == period else j + 64
-            if update != 0:
-                wild |= _update(p.run, p.grad, updated, stop, decay, fresh)
-            shift = 4 * j
-            out = _tail(
-                score, at, stop, bounds + shift, channels + shift, out, index, channel, value
-            )
-            first = last
+                mask = above64(values, bounds + 4 * j)
+            if left < 64:
+                mask &= (1 << left) - 1
+            out = _list(mask, values, at, channels + 4 * j, out, index, channel, value)
+            at += 64
+            j = 0 if j + 64 == period else j + 64
+        row = last
     puti(p.part_count, task, out - part.start)
     puti(p.wild, task, wild)
     if p.k >= p.size:
@@ -289,8 +271,8 @@ def kth(job: int, task: int) -> int:
 def keep(job: int, task: int) -> None:
     """Leave the k largest of each group in a part's lists, as (position, channel, value).
 
-    position = sample*area + place; value is the gradient, which a score need not be. Entries whose
-    gradient is zero are left out unless `zeros`.
+    position = sample*area + place; value is the gradient, which a score need not be; what is drawn
+    and below its threshold is raised to it. Entries whose gradient is zero are left out.
     """
     p = read_job(job)
     part = _part(p.part_table, task)
@@ -298,57 +280,55 @@ def keep(job: int, task: int) -> None:
     maps, area, by_sample, by_map = p.maps, p.area, p.by_sample, p.by_map
     # (at + 0.5) / n is never near an integer, so a product with 1 / n tells the quotient.
     per_maps, per_area, per_sample = 1.0 / maps, 1.0 / area, 1.0 / (maps * area)
-    chosen, apart = p.k < p.size, p.score != p.grad or p.run != 0
+    chosen, drawn = p.k < p.size, as_double(p.drawn) > 0
+    apart = p.score != p.grad or p.run != 0
     ties = p.ties + 4 * part.slot
-    out = part.start
-    for i in range(part.start, part.start + geti(p.part_count, task)):
-        at, c, v = geti(index, i), geti(channel, i), get(value, i)
-        kept = True
-        if chosen:
-            group = c * by_map
-            if by_sample != 0:
-                group += int((at + 0.5) * per_sample) * by_sample
-            ranked, bound = rank(value, i), geti(p.bounds, group)
-            kept = ranked > bound
-            if ranked == bound:
-                left = geti(ties, group - part.first_group)
-                if left > 0:
-                    puti(ties, group - part.first_group, left - 1)
-                    kept = True
-        if apart:
-            v = get(p.grad, at)
-        kept &= (p.zeros != 0) | (v != 0)
-        puti(index, out, at)
-        puti(channel, out, c)
-        put(value, out, v)
-        out += int(kept)
-    for i in range(part.start, out):
+    start, out = part.start, part.start + geti(p.part_count, task)
+    if chosen or apart:
+        listed, out = out, start
+        for i in range(start, listed):
+            at, c, v, kept = geti(index, i), geti(channel, i), get(value, i), True
+            if chosen:
+                group = c * by_map
+                if by_sample != 0:
+                    group += int((at + 0.5) * per_sample) * by_sample
+                ranked, bound = rank(value, i), geti(p.bounds, group)
+                kept = ranked > bound
+                if ranked == bound:
+                    left = geti(ties, group - part.first_group)
+                    if left > 0:
+                        puti(ties, group - part.first_group, left - 1)
+                        kept = True
+            if apart:
+                v = get(p.grad, at)
+            kept &= v != 0
+            puti(index, out, at)
+            puti(channel, out, c)
+            put(value, out, v)
+            out += int(kept)
+    for i in range(start, out):
         at = geti(index, i)
+        sample = int((at + 0.5) * per_sample)
+        if drawn:
+            v = get(value, i)
+            bound = get(p.low, geti(channel, i) * by_map + sample * by_sample)
+            put(value, i, with_sign(bound, v) if abs(v) < bound else v)
         if p.nhwc != 0:
             place = int((at + 0.5) * per_maps)
         else:
-            sample = int((at + 0.5) * per_sample)
             place = at - (int((at + 0.5) * per_area) - sample) * area
         puti(index, i, place)
     puti(p.part_count, task, out - part.start)
-    sum_up(job, task, out)
-
-
-@inner
-def sum_up(job: int, task: int, stop: int) -> None:
-    """By map, the sum and number of a part's selected entries, where the rule needs them."""
-    p = read_job(job)
-    _, channel, value = raw_lists(job)
     if p.centred == 0 and p.sparse_bias == 0:
         return
-    sums, found = p.sums + 8 * p.maps * task, p.found + 8 * p.maps * task
-    fill(sums, 2 * p.maps)
-    fill(found, 2 * p.maps)
-    for i in range(_part(p.part_table, task).start, stop):
-        if get(value, i) != 0:
-            c = geti(channel, i)
-            putd(sums, c, getd(sums, c) + get(value, i))
-            putd(found, c, getd(found, c) + 1)
+    # By map, the sum and number of the part's selected entries.
+    sums, found = p.sums + 8 * maps * task, p.found + 8 * maps * task
+    fill(sums, 2 * maps)
+    fill(found, 2 * maps)
+    for i in range(part.start, out):
+        c = geti(channel, i)
+        putd(sums, c, getd(sums, c) + get(value, i))
+        putd(found, c, getd(found, c) + 1)
 
 
 @inner
@@ -380,8 +360,7 @@ def join(job: int, task: int, work: int) -> None:
     copy(p.value + 4 * out, value + 4 * part.start, count)
     if p.centred != 0:
         for i in range(out, out + count):
-            v = get(p.value, i)
-            put(p.value, i, v - get(work, geti(p.channel, i)) if v != 0 else v)
+            put(p.value, i, get(p.value, i) - get(work, geti(p.channel, i)))
     rows = p.area if p.nhwc != 0 else p.maps
     for sample in range(-(-part.first // rows), -(-part.last // rows)):
         start, end = 0, count

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from array import array
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,48 +19,28 @@ from meprop.kernels._whole import run, work
 from meprop.rule import TopK
 
 _SMALL = cost.SMALL
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)  # drops the GIL
 
 
 class Outcome(NamedTuple):
-    """What a call gives; its lists stay until the thread's next call."""
+    """What a call gives."""
 
     dx: Tensor | None
     dw: Tensor | None
     bias: Tensor | None
     run_grad: Tensor | None  # what becomes the layer's
-    length: int  # of the lists of what is selected
-    layout: Layout
-    shape: torch.Size
-
-    def lists(self) -> list[Tensor]:
-        """Positions, channels and the bits of values of what is selected."""
-        memory = MEMORY.words("whole", 0)
-        return [memory[at : at + self.length] for at in self.layout[3:]]
-
-    def thinned(self) -> Tensor:
-        """The lists as a gradient."""
-        return _scattered(self.shape, *self.lists())
-
-    def mask(self) -> Tensor:
-        """The lists as a mask of the gradient's shape."""
-        position, channel, _ = self.lists()
-        return _scattered(self.shape, position, channel, torch.ones_like(position)) != 0
-
-
-def threads_for(entries: int) -> int:
-    """How many threads a gradient of that many entries is worth."""
-    return torch.get_num_threads() if entries >= _SMALL and Threads.can else 1
+    thinned: Tensor | None  # the gradient that was passed on, where it is wanted
 
 
 def launch(
     grad: Tensor, rule: TopK | None, run_grad: Tensor | None, generator: Generator | None,
-    per_position: bool, zeros: bool = False, convolution: tuple | None = None,
-    needs: tuple[bool, bool, bool] = (False, False, False),
+    per_position: bool, convolution: tuple | None = None,
+    needs: tuple[bool, bool, bool] = (False, False, False), thinned: bool = True,
 ) -> Outcome:  # fmt: skip
     """Select from a gradient (4-d, or 2-d of a linear layer); then bias, input, weight gradient.
 
     convolution: input, weight, (stride, padding, dilation, groups), of a linear layer as a 1x1
-    convolution of 1x1 images. zeros: selected zeros are listed too.
+    convolution of 1x1 images.
     """
     samples, maps = grad.shape[:2]
     linear = grad.dim() == 2
@@ -90,7 +72,7 @@ def launch(
                 run_grad = torch.zeros_like(grad)
             history = _like(run_grad, grad)
             run_at = history.data_ptr()
-    threads = threads_for(grad.numel())
+    threads = torch.get_num_threads() if grad.numel() >= _SMALL and Threads.can else 1
     dx = dw = None
     slide: Any = None
     x_at = dx_at = weight_at = dw_at = 0
@@ -108,14 +90,19 @@ def launch(
         slide = (
             x.shape, x.stride(), dx_like, weight.shape, weight.stride(), dw_like, out, *sliding
         )  # fmt: skip
-    layout = layout_of((samples, maps, area), nhwc, rule, zeros, threads, slide)
+    layout = layout_of((samples, maps, area), nhwc, rule, threads, needs, slide)
     bias = torch.empty(maps, dtype=torch.float32, device="cpu") if needs[2] else None
-    kept = run(
-        work, layout.job.data_ptr(), MEMORY.address("whole", layout.words), grad.data_ptr(), score,
-        run_at, low, x_at, dx_at, weight_at, dw_at, 0 if bias is None else bias.data_ptr(), *key,
-        Threads.parallel if threads > 1 else 0, Threads.pause,
+    bias_at = 0 if bias is None else bias.data_ptr()
+    call = (  # a `Call`
+        grad.data_ptr(), score, run_at, x_at, dx_at, weight_at, dw_at, bias_at, *key,
+        Threads.pause, low, layout.job.data_ptr(), MEMORY.address(layout.words), work,
+        Threads.parallel if threads > 1 else 0,
     )  # fmt: skip
-    return Outcome(dx, dw, bias, history, kept, layout, grad.shape)
+    arguments = array("q", call)
+    _RUN(arguments.buffer_info()[0])
+    kept = _listed(layout, grad.shape) if thinned else None
+    MEMORY.trim()
+    return Outcome(dx, dw, bias, history, kept)
 
 
 def _scores(
@@ -146,11 +133,15 @@ def _like(values: Tensor, grad: Tensor) -> Tensor:
     return torch.empty_like(grad, dtype=values.dtype).copy_(values)
 
 
-def _scattered(shape: torch.Size, position: Tensor, channel: Tensor, value: Tensor) -> Tensor:
-    """Listed floats (or, as bits, integers) at their places, zeros elsewhere."""
+def _listed(layout: Layout, shape: torch.Size) -> Tensor:
+    """The lists of what was selected, as a gradient."""
+    words = MEMORY.words
+    assert words is not None
+    count = int(words[layout.kept])
+    position, channel, value = (words[at : at + count] for at in layout[4:])
     samples, maps = shape[:2]
     bits = torch.zeros(samples, maps, shape[2:].numel(), dtype=torch.int32)
-    position, channel = position.long(), channel.long()
+    position = position.long()
     sample = position // bits.shape[2]
-    bits[sample, channel, position - sample * bits.shape[2]] = value
+    bits[sample, channel.long(), position - sample * bits.shape[2]] = value
     return bits.view(torch.float32).view(shape)

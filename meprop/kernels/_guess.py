@@ -1,6 +1,6 @@
 """Bounds for the selection, guessed from a sample of each group: the first step of `_choose`.
 
-For `_draw` they are thresholds, which need no more than to come from the gradient alone.
+Where a share is drawn they are thresholds, which need only come from the gradient alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from meprop.kernels._simd import (
     put,
     puti,
     rank,
-    rank_of,
     rank_row,
 )
 
@@ -50,7 +49,7 @@ def _column_bounds(keys: int, rows: int, wanted: int, low: int, work: int) -> No
     while half >= 1 << 17:
         for j in range(ROW):
             puti(tried, j, geti(low, j) + half)
-        count_columns(keys, 4 * ROW, rows, tried, counts)
+        count_columns(keys, rows, tried, counts)
         for j in range(ROW):
             puti(low, j, geti(tried, j) if geti(counts, j) >= wanted else geti(low, j))
         half >>= 1
@@ -68,19 +67,18 @@ def _bound(keys: int, rows: int, wanted: int) -> int:
 
 
 @inner
-def _thresholds(keys: int, columns: int, rows: int, share: float, bounds: int, sums: int) -> None:
-    """`meprop.selection.thresholds` of 32 columns, or of all as one group where they are 0.
+def _thresholds(keys: int, one: bool, rows: int, share: float, bounds: int, sums: int) -> None:
+    """`meprop.selection.thresholds` of 32 columns, or of all as `one` group.
 
     From above: t is the sum of what is below t over the room the others leave, until no other
     entry is below.
     """
-    one = columns == 0
     for i in range(ROW):
         puti(bounds, i, _INFINITY)
     moved = True
     while moved:
         moved = False
-        below_columns(keys, 4 * ROW, rows, bounds, sums)
+        below_columns(keys, rows, bounds, sums)
         if one:
             for i in range(1, ROW):
                 put(sums, 0, get(sums, 0) + get(sums, i))
@@ -120,7 +118,7 @@ def guess(job: int, task: int, work: int) -> None:
             fill(low, p.groups)
         return
     width = maps if across else 1
-    columns = ROW if across else 1
+    columns, rows = (ROW, sampled) if across else (1, padded(sampled) // ROW)
     bounds, sums = work, work + 4 * ROW
     places = work + 16 * ROW
     keys = places + 4 * padded(sampled)
@@ -146,22 +144,21 @@ def guess(job: int, task: int, work: int) -> None:
             at = part * stride + geti(places, i) + column
             if p.run != 0:
                 for j in range(here):
-                    key = rank_of(new_run_grad(p.run, p.grad, at + j, decay, fresh))
-                    puti(keys, i * columns + j, key)
+                    slot = i * columns + j
+                    put(keys, slot, new_run_grad(p.run, p.grad, at + j, decay, fresh))
+                    puti(keys, slot, rank(keys, slot))
             elif here == ROW:
                 rank_row(keys + 4 * i * ROW, p.score + 4 * at)
             else:
                 for j in range(here):
                     puti(keys, i * columns + j, rank(p.score, at + j))
-        if drawn > 0 and across:
-            _thresholds(keys, ROW, sampled, drawn, bounds, sums)
-        elif drawn > 0:
-            # Zeros fill the last row up.
-            share = drawn * sampled / padded(sampled)
-            _thresholds(keys, 0, padded(sampled) // ROW, share, bounds, sums)
+        if drawn > 0:
+            # Zeros fill the last row of a single group up.
+            share = drawn if across else drawn * sampled / padded(sampled)
+            _thresholds(keys, not across, rows, share, bounds, sums)
         elif across:
-            _column_bounds(keys, sampled, wanted, bounds, sums)
+            _column_bounds(keys, rows, wanted, bounds, sums)
         else:
-            puti(bounds, 0, _bound(keys, padded(sampled) // ROW, wanted))
+            puti(bounds, 0, _bound(keys, rows, wanted))
         for j in range(here):
             puti(low, part * width + column + j, geti(bounds, j))

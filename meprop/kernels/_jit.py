@@ -6,12 +6,12 @@ fork-safe; the kernels release the GIL instead, and `_threads` brings them the t
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from numba.core import codegen, sigutils
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.types.functions import BaseFunction
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import (
     infer_getattr,
@@ -43,14 +44,15 @@ def inner(function: Callable[..., Any]) -> Any:
 
 @contextmanager
 def _at_once() -> Iterator[None]:
-    """Compile a kernel and all inner functions as one.
+    """Compile a kernel and all inner functions as one, in about half of the time.
 
     Numba optimizes each of them, together with all that it calls, and makes machine code of it that
-    nobody uses: more than half of the time.
+    nobody uses; it looks anew for the type of each call, and Python for garbage.
     """
-    library, generator = codegen.JITCodeLibrary, codegen.JITCPUCodegen
+    library, generator, callee = codegen.JITCodeLibrary, codegen.JITCPUCodegen, BaseFunction
     own = {name: getattr(library, name) for name in _STEPS}
-    set_env = generator.set_env
+    set_env, get_call_type = generator.set_env, callee.get_call_type
+    known: dict[Any, Any] = {}
 
     def step(name: str) -> Callable[..., Any]:
         def take(self: Any, *args: Any) -> Any:
@@ -69,11 +71,24 @@ def _at_once() -> Iterator[None]:
         if self._engine.is_symbol_defined(name):
             set_env(self, name, environment)
 
+    def type_once(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        key = self, args, tuple(kws.items())
+        if key not in known:
+            known[key] = get_call_type(self, context, args, kws)
+        return known[key]
+
+    collecting = gc.isenabled()
     with global_compiler_lock, ExitStack() as patches:
         for name in _STEPS:
             patches.enter_context(_replaced(library, name, step(name)))
         patches.enter_context(_replaced(generator, "set_env", set_known))
-        yield
+        patches.enter_context(_replaced(callee, "get_call_type", type_once))
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collecting:
+                gc.enable()
 
 
 @contextmanager
@@ -86,20 +101,9 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-@contextmanager
-def _saying_so() -> Iterator[None]:
-    """Say once that the kernels are being compiled, if that takes more than a second."""
-
-    def say() -> None:
-        print("meprop: compiling its kernels, once for this machine", file=sys.stderr, flush=True)
-
-    timer = threading.Timer(1.0, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+@cache
+def _say_so() -> None:
+    print("meprop: compiling its kernels, once for this machine", file=sys.stderr, flush=True)
 
 
 class _At(types.Type):
@@ -135,41 +139,42 @@ def _load_field(context: Any, builder: Any, kind: _At, address: Any, name: str) 
 
 def reader(record: Any) -> Any:
     """A function for the kernels: the record at an address, whose fields do not change there."""
-    kind = _At(record)
 
-    @intrinsic
-    def read(typing: Any, address: Any) -> Any:
-        return kind(types.int64), lambda context, builder, signature, args: args[0]
+    @emitted(_At(record), types.int64)
+    def read(builder: Any, address: Any) -> Any:
+        return address
 
     return read
 
 
-def kernel(signature: str) -> Callable[[Callable[..., Any]], Any]:
-    """Compile for one signature; nothing is typed by the arguments of a call."""
+def emitted(returns: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A function for the kernels whose body writes its own LLVM code."""
 
-    def compile_(function: Callable[..., Any]) -> Any:
-        options = {"nogil": True, "error_model": "numpy"}
-        dispatcher = numba.njit(**options)(function)
-        try:
-            dispatcher._cache = _PackageCache(function)
-        except (RuntimeError, OSError):  # no folder to write to: compile anew in each process
-            dispatcher = numba.njit(**options)(function)
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        return dispatcher
+    def make(emit: Callable[..., Any]) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            result = emit(builder, *args)
+            return context.get_dummy_value() if result is None else result
 
-    return compile_
+        @wraps(emit)
+        def typed(typing: Any, *args: Any) -> Any:
+            return returns(*takes), code
+
+        return intrinsic(typed)
+
+    return make
 
 
-def callback(signature: str) -> Callable[[Callable[..., Any]], int]:
-    """Compile to a C function: its address."""
+def kernel(signature: str) -> Callable[[Callable[..., Any]], int]:
+    """Compile to a C function for one signature, or read it from disk: its address."""
 
     def compile_(function: Callable[..., Any]) -> int:
         kind = sigutils.normalize_signature(signature)
         made: Any = CFunc(function, kind, locals={}, options={"error_model": "numpy"})
-        with suppress(RuntimeError, OSError):
+        try:
             made._cache = _PackageCache(function)
-        with _at_once(), _saying_so():
+        except (RuntimeError, OSError):  # no folder to write to: compile anew in each process
+            _say_so()
+        with _at_once():
             made.compile()
         _MADE.append(made)
         return made.address
@@ -189,6 +194,12 @@ class _PackageCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._cache_file._source_stamp = (self._cache_file._source_stamp, _digest())
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        found = super().load_overload(signature, target)
+        if found is None:
+            _say_so()
+        return found
 
 
 @cache

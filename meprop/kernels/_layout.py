@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from meprop.kernels._jit import inner
-from meprop.kernels._plan import read_job
+from meprop.kernels._plan import DW, WEIGHT, read_job, read_steps
 from meprop.kernels._simd import LANES, ROW, add_all, copy, fill, get, getd, put, putd, sum_columns
 
 _BLOCK = 16  # channels that are transposed at a time: a cache line of them
@@ -20,112 +20,84 @@ _BLOCK = 16  # channels that are transposed at a time: a cache line of them
 @inner
 def _line(
     torchs: int, channel_step: int, column_step: int, columns: int, width: int, ours: int,
-    back: bool,
+    ours_column: int, back: bool,
 ) -> None:  # fmt: skip
-    """Copy a line of an image from torch's memory to ours, or `back`."""
-    if channel_step == 1 and column_step == width:
+    """Copy a line of an image, or of a filter, from torch's memory to ours, or `back`."""
+    if channel_step == 1 and column_step == ours_column and column_step == width:
         copy(torchs if back else ours, ours if back else torchs, columns * width)
     elif channel_step == 1:
         for x in range(columns):
-            here, there = ours + 4 * x * width, torchs + 4 * x * column_step
+            here, there = ours + 4 * x * ours_column, torchs + 4 * x * column_step
             copy(there if back else here, here if back else there, width)
     else:
         for block in range(0, width, _BLOCK):
+            stop = min(block + _BLOCK, width)
             for x in range(columns):
-                for c in range(block, min(block + _BLOCK, width)):
-                    if back:
-                        put(torchs, c * channel_step + x * column_step, get(ours, x * width + c))
-                    else:
-                        put(ours, x * width + c, get(torchs, c * channel_step + x * column_step))
+                here, there = ours + 4 * x * ours_column, torchs + 4 * x * column_step
+                if back:
+                    for c in range(block, stop):
+                        put(there, c * channel_step, get(here, c))
+                else:
+                    for c in range(block, stop):
+                        put(here, c, get(there, c * channel_step))
 
 
 @inner
-def pad(
-    source: int, sample_step: int, channel_step: int, row_step: int, column_step: int,
-    samples: int, groups: int, width: int, height: int, columns: int, top: int, left: int,
-    target: int,
+def move_images(
+    job: int, steps: int, torchs: int, ours: int, together: int, samples: int, top: int,
+    bottom: int, back: bool,
 ) -> None:  # fmt: skip
-    """Copy `samples` inputs, with `top` rows and `left` columns of zeros on either side."""
-    line = (columns + 2 * left) * width
-    image = (height + 2 * top) * line
-    for group in range(groups):
+    """Copy rows top:bottom of some samples between the zeros of the padding, or `back`.
+
+    together: samples that there is room for; steps: where in a `Job` the strides of torch's begin.
+    """
+    p, step = read_job(job), read_steps(job + 8 * steps)
+    for group in range(p.channel_groups):
         for sample in range(samples):
-            to = target + 4 * (group * samples + sample) * image
-            origin = source + 4 * (sample * sample_step + group * width * channel_step)
-            fill(to, top * line + left * width)
-            to += 4 * (top * line + left * width)
-            for y in range(height):
-                start = origin + 4 * y * row_step
-                _line(start, channel_step, column_step, columns, width, to, False)
-                last = y == height - 1
-                margin = left * width if last else 2 * left * width
-                fill(to + 4 * columns * width, margin)
-                to += 4 * line
-            fill(to - 4 * left * width, top * line)
+            image = ours + 4 * ((group * together + sample) * p.image + p.pad_x * p.width)
+            origin = torchs + 4 * (sample * step.outer + group * p.width * step.channel)
+            for y in range(top, bottom):
+                _line(
+                    origin + 4 * y * step.row, step.channel, step.column, p.columns, p.width,
+                    image + 4 * (p.pad_y + y) * p.line, p.width, back,
+                )  # fmt: skip
 
 
 @inner
-def crop(
-    source: int, samples: int, groups: int, width: int, height: int, columns: int, top: int,
-    left: int, first: int, last: int, target: int, sample_step: int, channel_step: int,
-    row_step: int, column_step: int,
-) -> None:  # fmt: skip
-    """The reverse of `pad`, for rows first:last."""
-    line = (columns + 2 * left) * width
-    image = (height + 2 * top) * line
-    for group in range(groups):
-        for sample in range(samples):
-            start = (group * samples + sample) * image + (top + first) * line + left * width
-            start = source + 4 * start
-            origin = target + 4 * (sample * sample_step + group * width * channel_step)
-            for y in range(first, last):
-                to = origin + 4 * y * row_step
-                _line(to, channel_step, column_step, columns, width, start, True)
-                start += 4 * line
-
-
-@inner
-def _pixel(ky: int, kx: int, columns: int, width: int, stretch: int, joined: int) -> int:
-    """Where a filter's pixel lies in its row; joined: a line of the filter is one stretch."""
-    return ky * stretch + kx * width if joined != 0 else (ky * columns + kx) * stretch
+def _move_filters(
+    job: int, steps: int, torchs: int, ours: int, first: int, last: int, back: bool
+) -> None:
+    """Copy filters [map][channel][ky][kx] of any strides to the kernels' rows, or `back`."""
+    p, step = read_job(job), read_steps(job + 8 * steps)
+    column = p.width if p.joined != 0 else p.stretch
+    line = p.row_size // p.lines
+    for o in range(first, last):
+        for ky in range(p.lines):
+            _line(
+                torchs + 4 * (o * step.outer + ky * step.row), step.channel, step.column,
+                p.kernel_columns, p.width, ours + 4 * (o * p.row_size + ky * line), column, back,
+            )  # fmt: skip
 
 
 @inner
 def filters_in(job: int, task: int) -> None:
-    """Some filters [map][channel][ky][kx] of any strides to the kernels' rows."""
+    """Some filters to the kernels' rows."""
     p = read_job(job)
     first, last = p.maps * task // p.filter_tasks, p.maps * (task + 1) // p.filter_tasks
     fill(p.filters + 4 * first * p.row_size, (last - first) * p.row_size)
-    for o in range(first, last):
-        for ky in range(p.lines):
-            for kx in range(p.kernel_columns):
-                to = p.filters + 4 * o * p.row_size
-                to += 4 * _pixel(ky, kx, p.kernel_columns, p.width, p.stretch, p.joined)
-                pixel = o * p.weight_map + ky * p.weight_row + kx * p.weight_column
-                for c in range(p.width):
-                    put(to, c, get(p.weight, pixel + c * p.weight_channel))
+    _move_filters(job, WEIGHT, p.weight, p.filters, first, last, False)
 
 
 @inner
 def filters_out(job: int, task: int) -> None:
     """Some filters of the weight's gradient, of all cuts by sample, in the weight's own layout."""
     p = read_job(job)
-    first, last = p.maps * task // p.filter_tasks, p.maps * (task + 1) // p.filter_tasks
-    size = p.maps * p.row_size
+    first, last = p.maps * task // p.out_tasks, p.maps * (task + 1) // p.out_tasks
+    sums = p.dfilters + 4 * first * p.row_size
     for cut in range(1, p.sample_cuts):
-        add_all(
-            p.dfilters + 4 * first * p.row_size,
-            p.dfilters + 4 * (cut * size + first * p.row_size),
-            (last - first) * p.row_size // LANES,
-        )
-    for o in range(first, last):
-        for ky in range(p.lines):
-            for kx in range(p.kernel_columns):
-                at = p.dfilters + 4 * o * p.row_size
-                at += 4 * _pixel(ky, kx, p.kernel_columns, p.width, p.stretch, p.joined)
-                pixel = o * p.dw_map + ky * p.dw_row + kx * p.dw_column
-                for c in range(p.width):
-                    put(p.dw, pixel + c * p.dw_channel, get(at, c))
+        more = sums + 4 * cut * p.maps * p.row_size
+        add_all(sums, more, (last - first) * p.row_size // LANES)
+    _move_filters(job, DW, p.dw, p.dfilters, first, last, True)
 
 
 @inner

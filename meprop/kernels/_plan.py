@@ -14,7 +14,6 @@ from torch import Tensor
 
 from meprop.kernels._jit import reader
 from meprop.kernels._simd import LANES, ROW
-from meprop.kernels._tiles import TILE
 from meprop.rule import TopK
 
 # Floats of input that are walked per tile: few, so that they stay in a near cache; more where the
@@ -24,6 +23,7 @@ _DRAWN = 1024  # entries of a group that set the threshold of a draw
 _PIECES = 4  # tasks a thread finds in a stage, so that none waits long for another
 _LONG = 1 << 21  # entries; below, each thread scans one stretch
 STAGES = 16  # more than a call can go through
+TILE = 12  # vectors of sums that are under way at a time; four of AVX2's registers stay free
 
 
 class Groups(NamedTuple):
@@ -54,9 +54,9 @@ def groups_of(rule: TopK | None, samples: int, maps: int, area: int) -> Groups:
     # Where a larger sample costs as much as the fewer candidates save.
     sampled = (5.7 * size * math.sqrt(rule.ratio)) ** (2 / 3)
     sampled = min(size, max(128, 32 * math.ceil(sampled / 32)))
-    if rule.pick == "unbiased":
+    if rule.pick == "unbiased":  # all are kept of what was drawn
         sampled = min(sampled, _DRAWN)
-    k = size if rule.ratio == 1 else rule.k(size)
+    k = size if rule.ratio == 1 or rule.pick == "unbiased" else rule.k(size)
     return Groups(by_sample, by_map, k, size, total // size, sampled)
 
 
@@ -79,24 +79,30 @@ Job = namedtuple(
     "Job",
     # The gradient (in channels_last or not), and its groups.
     "nhwc samples maps area by_sample by_map k size groups sampled "
-    # The rule: decay and drawn share as the bits of a double; whether the groups' bounds are given;
-    # what becomes of the selected values; whether selected zeros are listed too.
-    "decay drawn given centred sparse_bias zeros "
-    # How many tasks a stage has. The weight's gradient is cut by samples, each with a sum of its
-    # own, and by maps; the input's by samples, or where those are few by rows of a sample.
-    "threads parts part_table guess_tasks filter_tasks bias_tasks group_tasks sample_cuts map_cuts "
-    "input_tasks row_cuts "
-    # The convolution. Samples that are walked at a time for the weight's gradient, and the input's.
-    "together together_input channel_groups width height columns pad_y pad_x out_height "
-    "out_columns lines kernel_columns stride_y dilation_y "
+    # The rule: decay and drawn share as the bits of a double; what becomes of the selected values.
+    "decay drawn centred sparse_bias "
+    # How many tasks a stage has: of the filters there and back, of the bias, of the gradients. The
+    # weight's is cut by samples, each with a sum of its own, and by maps; the input's by samples,
+    # or where those are few by rows of a sample.
+    "threads parts part_table guess_tasks filter_tasks bias_tasks group_tasks weight_tasks "
+    "input_tasks out_tasks sample_cuts map_cuts row_cuts "
+    # The convolution. Samples that are walked at a time for the weight's gradient, and the input's;
+    # `line` and `image` are sizes in the padded input.
+    "together together_input channel_groups width height columns line image pad_y pad_x "
+    "out_height out_columns lines kernel_columns stride_y dilation_y "
     # A patch is `outer` times `segments` stretches of `length` floats (joined: a line of the filter
     # is one), and how far apart they are in the padded input; a filter's are `stretch` apart.
     "joined outer segments length row_step column_step segment_step outer_step stretch row_size "
-    # Whether weight and input lie as the kernels need them; entries listed at a time, at most.
-    "in_rows direct entries "
-    # Strides.
+    # Whether weight and input lie as the kernels need them.
+    "in_rows direct "
+    # Strides, each four as `Steps`.
     "x_sample x_channel x_row x_column dx_sample dx_channel dx_row dx_column "
     "weight_map weight_channel weight_row weight_column dw_map dw_channel dw_row dw_column "
+    # Places in a thread's memory, in bytes, after the padded images: of each entry of the lists
+    # where it is added from and its value; where the patch of each position begins; of each key the
+    # number of entries, and then its row; of each row where its list and its sum begin; the first
+    # row of each group; see `add_patches`.
+    "entry scale patch counted starts rows group_row lanes "
     # Places in the memory of a call: bytes from its beginning, and then addresses. Guessed and
     # exact bounds of the groups; by part and group counts and ties; by part and map sums; lists by
     # part (index, channel and score of what exceeds its bound) and of all that is selected.
@@ -108,7 +114,17 @@ Job = namedtuple(
 )
 FIELDS = Job._fields
 FIRST_PLACE, FIRST_TENSOR = FIELDS.index("counters"), FIELDS.index("private_size")
-read_job, read_part = reader(Job), reader(Part)
+# What a call adds to its layout: the fields after `private_size`; bounds of the groups, where they
+# are given; addresses of the layout's `Job`, of its memory, of the function `work`, and where there
+# are several threads of `Threads.parallel`.
+Call: Any = namedtuple(  # type: ignore[misc]
+    "Call", (*FIELDS[FIRST_TENSOR + 1 :], "low", "layout", "memory", "work", "parallel")
+)
+Steps = namedtuple("Steps", "outer channel row column")
+STEPS = X, DX, WEIGHT, DW = tuple(
+    FIELDS.index(name) for name in ("x_sample", "dx_sample", "weight_map", "dw_map")
+)
+read_job, read_part, read_steps, read_call = map(reader, (Job, Part, Steps, Call))
 
 
 class Layout(NamedTuple):
@@ -117,45 +133,48 @@ class Layout(NamedTuple):
     job: Tensor  # a `Job`, as int64
     parts: Tensor  # its `Part`s
     words: int  # of memory
-    position: int  # where in it the lists of what is selected begin
+    kept: int  # where in it the number of selected entries is, and where their lists begin
+    position: int
     channel: int
     value: int
 
 
 @lru_cache(maxsize=512)
 def layout_of(
-    shape: tuple[int, int, int], nhwc: bool, rule: TopK | None, zeros: bool, threads: int,
-    convolution: Any,
+    shape: tuple[int, int, int], nhwc: bool, rule: TopK | None, threads: int,
+    needs: tuple[bool, bool, bool], convolution: Any,
 ) -> Layout:  # fmt: skip
     """Lay out a call for a gradient (samples, maps, area).
 
-    convolution: (shape and strides of input and weight, strides of their gradients, output's height
-    and width, stride, padding, dilation, groups), or None where only the selection is asked for.
+    needs: which gradients are wanted, of input, weight and bias. convolution: (shape and strides of
+    input and weight, strides of their gradients, output's height and width, stride, padding,
+    dilation, groups), or None where neither of the first two is.
     """
     samples, maps, area = shape
     total = samples * maps * area
     groups = groups_of(rule, samples, maps, area)
     drawn = rule.ratio if rule is not None and rule.pick == "unbiased" else 0.0
     decay = rule.decay if rule is not None and rule.pick != "random" else 0.0
+    sparse_bias = rule is not None and rule.bias == "sparse"
     many = 1 if threads == 1 else _PIECES * threads
     scanned = threads if total < _LONG else many
     parts = list(_parts(samples, maps, area, nhwc, groups, scanned))
-    kept = total if drawn else min(total, groups.k * groups.number)
+    kept = min(total, groups.k * groups.number)
     across = nhwc and groups.by_map != 0
     units = groups.number // maps * -(-maps // ROW) if across else groups.number
     given = rule is not None and rule.scope == "unified"
     fields: dict[str, int] = dict.fromkeys(FIELDS, 0)
     fields |= dict(
         nhwc=int(nhwc), samples=samples, maps=maps, area=area, groups=groups.number,
-        decay=_bits(decay), drawn=_bits(drawn), given=int(given),
-        centred=int(rule is not None and rule.pick == "centred"),
-        sparse_bias=int(rule is not None and rule.bias == "sparse"), zeros=int(zeros),
+        decay=_bits(decay), drawn=_bits(drawn),
+        centred=int(rule is not None and rule.pick == "centred"), sparse_bias=int(sparse_bias),
         threads=threads, parts=len(parts), guess_tasks=0 if given else min(units, many),
-        bias_tasks=-(-maps // ROW), group_tasks=min(groups.number, scanned),
+        bias_tasks=-(-maps // ROW) if needs[2] and not sparse_bias else 0,
+        group_tasks=min(groups.number, scanned),
     ) | {name: n for name, n in groups._asdict().items() if name != "number"}  # fmt: skip
     filters = padded = 0
     if convolution is not None:
-        extra, padded = _convolution(shape, kept, threads, many, *convolution)
+        extra, padded = _convolution(shape, kept, threads, many, needs, *convolution)
         fields |= extra
         filters = maps * fields["row_size"]
     guessed = (groups.sampled + ROW) * (1 + (ROW if across else 1)) + 8 * ROW
@@ -173,17 +192,25 @@ def layout_of(
         scores=total if decay > 0 else 0, filters=filters,
         dfilters=fields["sample_cuts"] * filters, private=threads * private,
     )  # fmt: skip
-    at = -(-8 * len(FIELDS) // 64) * 64
-    for name, words in places.items():
-        fields[name] = at
-        at += -(-words // 16) * 64 + 64
+    fields |= _laid_out(places, -(-8 * len(FIELDS) // 64) * 64)
     fields["private_size"] = 4 * private
     table = torch.tensor(parts, dtype=torch.int64)
     fields["part_table"] = table.data_ptr()
+    words = fields["private"] // 4 + threads * private + 16
     return Layout(
-        torch.tensor(Job(**fields), dtype=torch.int64), table, at // 4,
+        torch.tensor(Job(**fields), dtype=torch.int64), table, words,
+        fields["sample_start"] // 4 + samples,
         *(fields[name] // 4 for name in ("position", "channel", "value")),
     )  # fmt: skip
+
+
+def _laid_out(words: dict[str, int], start: int) -> dict[str, int]:
+    """Where each begins, in bytes, one after the other in whole cache lines with one between."""
+    places = {}
+    for name, count in words.items():
+        places[name] = start
+        start += -(-count // 16) * 64 + 64
+    return places
 
 
 def _bits(value: float) -> int:
@@ -219,7 +246,7 @@ def _parts(
 
 
 def _convolution(
-    shape: tuple[int, int, int], kept: int, threads: int, many: int, x_shape: tuple,
+    shape: tuple[int, int, int], kept: int, threads: int, many: int, needs: tuple, x_shape: tuple,
     x_steps: tuple, dx_steps: tuple, weight_shape: tuple, weight_steps: tuple, dw_steps: tuple,
     out_shape: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int],
     dilation: tuple[int, int], groups: int,
@@ -262,28 +289,35 @@ def _convolution(
         row_cuts = min(max(1, height // 2), -(-2 * threads // samples))
         input_tasks = samples * row_cuts
     direct = groups == 1 and padding == (0, 0) and whole and x_last and dx_last
+    in_rows = whole and weight_last and dw_last
     most = max(together, together_input)
     entries = min(kept, most * maps * area)
     keys = groups * most * area + maps + 2
-    fields = dict(
-        filter_tasks=min(maps, many), sample_cuts=sample_cuts, map_cuts=map_cuts,
-        input_tasks=input_tasks, row_cuts=row_cuts, together=together,
-        together_input=together_input, channel_groups=groups, width=width, height=height,
-        columns=columns, pad_y=padding[0], pad_x=padding[1], out_height=out_shape[0],
-        out_columns=out_shape[1], lines=lines, kernel_columns=kernel_columns, stride_y=stride[0],
-        dilation_y=dilation[0], joined=int(joined), outer=outer, segments=segments, length=length,
-        row_step=stride[0] * line, column_step=stride[1] * width, segment_step=segment_step,
-        outer_step=outer_step, stretch=stretch, row_size=row_size,
-        in_rows=int(whole and weight_last and dw_last), direct=int(direct), entries=entries,
+    scratch = dict(
+        images=most * pixels * channels + 2 * LANES, entry=entries, scale=entries,
+        patch=most * area, counted=keys, starts=keys, rows=keys, group_row=groups + 1,
+        lanes=3 * LANES,
     )  # fmt: skip
-    for name, steps in dict(x=x_steps, dx=dx_steps).items():
-        axes = ("sample", "channel", "row", "column")
-        fields |= {f"{name}_{axis}": n for axis, n in zip(axes, steps, strict=True)}
-    for name, steps in dict(weight=weight_steps, dw=dw_steps).items():
-        axes = ("map", "channel", "row", "column")
-        fields |= {f"{name}_{axis}": n for axis, n in zip(axes, steps, strict=True)}
-    lists = 2 * entries + most * area + 3 * keys + groups + 1 + 5 * LANES
-    return fields, lists + most * pixels * channels + 2 * LANES + 64
+    places = _laid_out(scratch, 0)
+    fields = dict(
+        filter_tasks=min(maps, many) if needs[0] and not in_rows else 0,
+        weight_tasks=sample_cuts * map_cuts if needs[1] else 0,
+        input_tasks=input_tasks if needs[0] else 0,
+        out_tasks=min(maps, many) if needs[1] and (not in_rows or sample_cuts > 1) else 0,
+        sample_cuts=sample_cuts, map_cuts=map_cuts, row_cuts=row_cuts, together=together,
+        together_input=together_input, channel_groups=groups, width=width, height=height,
+        columns=columns, line=line, image=pixels * width, pad_y=padding[0], pad_x=padding[1],
+        out_height=out_shape[0], out_columns=out_shape[1], lines=lines,
+        kernel_columns=kernel_columns, stride_y=stride[0], dilation_y=dilation[0],
+        joined=int(joined), outer=outer, segments=segments, length=length,
+        row_step=stride[0] * line, column_step=stride[1] * width, segment_step=segment_step,
+        outer_step=outer_step, stretch=stretch, row_size=row_size, in_rows=int(in_rows),
+        direct=int(direct),
+    )  # fmt: skip
+    for first, steps in zip(STEPS, (x_steps, dx_steps, weight_steps, dw_steps), strict=True):
+        fields |= dict(zip(FIELDS[first : first + 4], steps, strict=True))
+    size = places["lanes"] // 4 + 4 * LANES
+    return fields | {name: places[name] for name in list(scratch)[1:]}, size
 
 
 def _weight_cuts(

@@ -45,39 +45,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class Memory(threading.local):
-    """Buffers that a thread keeps from call to call: fresh pages cost more than the kernels.
+    """The buffer that a thread keeps from call to call: fresh pages cost more than the kernels.
 
     torch's memory is aligned to 64 bytes, NumPy's is not.
     """
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-        self._known: dict[str, tuple[int, int]] = {}
+    words: Tensor | None = None
 
-    def address(self, name: str, count: int) -> int:
-        """Where at least `count` 32-bit words are."""
-        size, place = self._known.get(name, (-1, 0))
-        if size >= count:
-            return place
-        return self.words(name, count).data_ptr()
-
-    def words(self, name: str, count: int) -> Tensor:
-        """At least `count` 32-bit words, with whatever was in them."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < count:
-            # First, to make room; both, since the allocation may fail, and be caught.
-            self._buffers.pop(name, None)
-            self._known.pop(name, None)
-            buffer = torch.empty(count + 64, dtype=torch.int32, device="cpu")
-            self._buffers[name] = buffer
-            self._known[name] = (buffer.numel(), buffer.data_ptr())
-        return buffer
+    def address(self, count: int) -> int:
+        """Where at least `count` 32-bit words are, with whatever was in them."""
+        if self.words is None or self.words.numel() < count:
+            self.words = None  # first, to make room; the allocation may fail, and be caught
+            self.words = torch.empty(count + 64, dtype=torch.int32, device="cpu")
+        return self.words.data_ptr()
 
     def trim(self) -> None:
-        """Give back the largest, until no more is held than may be kept."""
-        while sum(size for size, _ in self._known.values()) > _KEPT:
-            name = max(self._known, key=self._known.__getitem__)
-            del self._buffers[name], self._known[name]
+        """Give it back, if it is more than may be kept."""
+        if self.words is not None and self.words.numel() > _KEPT:
+            self.words = None
 
 
 MEMORY = Memory()

@@ -6,19 +6,18 @@ kernels do; here it only looks up a layout, allocates the results and calls once
 
 from __future__ import annotations
 
+from numba import int64
+
 from meprop.kernels._choose import join, keep, kth, scan, wild_scores
 from meprop.kernels._conv import input_gradient, weight_gradient
-from meprop.kernels._draw import draw
 from meprop.kernels._guess import guess
-from meprop.kernels._jit import callback, inner, kernel
+from meprop.kernels._jit import inner, kernel
 from meprop.kernels._layout import filters_in, filters_out, map_sums
-from meprop.kernels._plan import FIELDS, FIRST_PLACE, FIRST_TENSOR, STAGES, read_job
-from meprop.kernels._simd import add_at, as_double, call, fill, geti, getl, putl, shared
+from meprop.kernels._plan import FIELDS, FIRST_PLACE, FIRST_TENSOR, STAGES, read_call, read_job
+from meprop.kernels._simd import add_at, call, fill, geti, getl, putl, shared
 
-_PREPARE, _DRAW, _SCAN, _SCORES, _KTH, _KEEP, _JOIN, _CONVOLVE, _OUT, _DONE = range(10)
-_COUNT, _LOW = len(FIELDS), FIELDS.index("low")
-_SAMPLES, _THREADS = FIELDS.index("samples"), FIELDS.index("threads")
-_SAMPLE_START = FIELDS.index("sample_start")
+_PREPARE, _SCAN, _SCORES, _KTH, _KEEP, _JOIN, _CONVOLVE, _OUT, _DONE = range(9)
+_COUNT, _LOW, _THREADS = len(FIELDS), FIELDS.index("low"), FIELDS.index("threads")
 _LINE = 64  # bytes between counters that several threads change
 _SPINS = 4000  # looks at a counter before the processor is given to others
 
@@ -28,18 +27,12 @@ def _tasks(job: int, stage: int) -> int:
     """How many tasks a stage has; those of one stage do not depend on each other."""
     p = read_job(job)
     if stage == _PREPARE:
-        count = p.guess_tasks
-        if p.dx != 0 and p.in_rows == 0:
-            count += p.filter_tasks
-        return count + (p.bias_tasks if p.bias != 0 and p.sparse_bias == 0 else 0)
+        return p.guess_tasks + p.filter_tasks + p.bias_tasks
     if stage == _KTH:
         return p.group_tasks
     if stage == _CONVOLVE:
-        count = p.sample_cuts * p.map_cuts if p.dw != 0 else 0
-        return count + (p.input_tasks if p.dx != 0 else 0)
-    if stage == _OUT:
-        return p.filter_tasks if p.dw != 0 and (p.in_rows == 0 or p.sample_cuts > 1) else 0
-    return p.parts
+        return p.weight_tasks + p.input_tasks
+    return p.out_tasks if stage == _OUT else p.parts
 
 
 @inner
@@ -47,15 +40,12 @@ def _run(job: int, stage: int, task: int, score: int, update: int, work: int) ->
     """Do one task; returns other than 0 where bounds were too high."""
     p = read_job(job)
     if stage == _PREPARE:
-        filters = p.filter_tasks if p.dx != 0 and p.in_rows == 0 else 0
         if task < p.guess_tasks:
             guess(job, task, work)
-        elif task < p.guess_tasks + filters:
+        elif task < p.guess_tasks + p.filter_tasks:
             filters_in(job, task - p.guess_tasks)
         else:
-            map_sums(job, task - p.guess_tasks - filters, work)
-    elif stage == _DRAW:
-        draw(job, task, work)
+            map_sums(job, task - p.guess_tasks - p.filter_tasks, work)
     elif stage == _SCAN:
         scan(job, task, score, update, work)
     elif stage == _SCORES:
@@ -67,17 +57,16 @@ def _run(job: int, stage: int, task: int, score: int, update: int, work: int) ->
     elif stage == _JOIN:
         join(job, task, work)
     elif stage == _CONVOLVE:
-        weights = p.sample_cuts * p.map_cuts if p.dw != 0 else 0
-        if task < weights:
+        if task < p.weight_tasks:
             weight_gradient(job, task, work)
         else:
-            input_gradient(job, task - weights, work)
+            input_gradient(job, task - p.weight_tasks, work)
     elif stage == _OUT:
         filters_out(job, task)
     return 0
 
 
-@callback("void(i8)")
+@kernel("void(i8)")
 def work(job: int) -> None:
     """What each thread runs. Whoever comes late finds the tasks done, so none waits for a thread.
 
@@ -87,7 +76,8 @@ def work(job: int) -> None:
     p = read_job(job)
     mine = p.private + p.private_size * add_at(p.counters, 1)
     at = p.counters
-    stage, score, update = _PREPARE, (p.run if p.run != 0 else p.score), p.run
+    stage = int64(_PREPARE)  # a literal would have a copy of all that it is passed to
+    score, update = (p.run if p.run != 0 else p.score), p.run
     while stage != _DONE:
         at += 3 * _LINE
         count = _tasks(job, stage)
@@ -102,9 +92,7 @@ def work(job: int) -> None:
             spins += 1
             if spins > _SPINS and p.pause != 0:
                 call(p.pause, 0, 0, 0, 0)
-        if stage == _PREPARE:
-            stage = _DRAW if as_double(p.drawn) > 0 else _SCAN
-        elif stage == _SCAN and update != 0:
+        if stage == _SCAN and update != 0:
             update = 0  # run_grad moves on once
             stage = _KTH
             for part in range(p.parts):
@@ -116,38 +104,26 @@ def work(job: int) -> None:
             stage = _KTH
         elif stage == _KTH:
             stage = _SCAN if shared(at + 2 * _LINE) > 0 else _KEEP
-        elif stage in (_DRAW, _KEEP):
-            stage = _JOIN
-        elif stage == _JOIN:
-            stage = _CONVOLVE if p.dx != 0 or p.dw != 0 else _DONE
         else:
-            stage = _OUT if stage == _CONVOLVE else _DONE
+            stage += 1
         if stage == _KTH and p.k >= p.size:
             stage = _KEEP
 
 
-@kernel("i8(" + ",".join(["i8"] * 16) + ")")
-def run(
-    work: int, layout: int, memory: int, grad: int, score: int, run_grad: int, low: int, x: int,
-    dx: int, weight: int, dw: int, bias: int, key: int, second: int, parallel: int, pause: int,
-) -> int:  # fmt: skip
-    """Selection, bias, weight and input gradient; returns how many entries are kept.
-
-    work: the address of the function above; layout: of a `Job` without tensors; memory: as much as
-    it needs; low: bounds of the groups, where they are given; parallel: `Threads.parallel`, or 0
-    for a single thread.
-    """
+@kernel("void(i8)")
+def run(call_at: int) -> None:
+    """Selection, bias, weight and input gradient, of a `Call` at an address."""
+    given = read_call(call_at)
+    memory = given.memory
     for i in range(_COUNT):
         shift = memory if FIRST_PLACE <= i < FIRST_TENSOR else 0
-        putl(memory, i, getl(layout, i) + shift)
-    tensors = (grad, score, run_grad, x, dx, weight, dw, bias, key, second, pause)
-    for i in range(11):
-        putl(memory, FIRST_TENSOR + 1 + i, tensors[i])
-    if low != 0:
-        putl(memory, _LOW, low)
+        putl(memory, i, getl(given.layout, i) + shift)
+    for i in range(_COUNT - FIRST_TENSOR - 1):
+        putl(memory, FIRST_TENSOR + 1 + i, getl(call_at, i))
+    if given.low != 0:
+        putl(memory, _LOW, given.low)
     fill(getl(memory, FIRST_PLACE), 3 * _LINE // 4 * (STAGES + 1))
-    if parallel != 0:
-        call(parallel, work, memory, getl(memory, _THREADS), 0)
+    if given.parallel != 0:
+        call(given.parallel, given.work, memory, getl(memory, _THREADS), 0)
     else:
-        call(work, memory, 0, 0, 0)
-    return geti(getl(memory, _SAMPLE_START), getl(memory, _SAMPLES))
+        call(given.work, memory, 0, 0, 0)

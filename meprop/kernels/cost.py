@@ -25,6 +25,7 @@ from meprop.rule import TopK
 SMALL = 1 << 13  # entries; below, a second thread costs more than it brings
 _LANES = 8
 _OURS = 150_000  # of Python and autograd around a layer of ours, which torch's own does without
+LINEAR = ((1, 1), (0, 0), (1, 1), 1)  # how a 1x1 convolution slides
 _SAMPLED = 4096  # entries of a gradient whose zeros are counted
 
 
@@ -119,26 +120,20 @@ def density(grad: Tensor) -> float:
 
 
 def cheaper(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    *,
-    rule: TopK | None,
-    padding: tuple[int, int] = (0, 0),
-    groups: int = 1,
-    wants_input: bool = True,
-    threads: int = 1,
-) -> bool:
+    grad: Tensor, x: Tensor, weight: Tensor, sliding: Any, rule: TopK | None,
+    wants_input: bool = True, threads: int = 1,
+) -> bool:  # fmt: skip
     """Whether the sparse kernels take less time than torch's dense backward pass (and selection).
 
-    A function of shapes, memory format, nonzero share and threads alone.
+    A function of shapes, memory format, nonzero share and threads alone; `sliding` is that of a
+    convolution, or None.
 
-    >>> cheaper(torch.ones(10, 10), torch.ones(10, 1024), torch.ones(10, 1024), rule=None)
+    >>> cheaper(torch.ones(10, 10), torch.ones(10, 1024), torch.ones(10, 1024), None, rule=None)
     False
     """
-    last = x.dim() == 4 and _takes_channels_last(x, weight)
+    _, padding, _, groups = sliding or LINEAR
     ratio = 1.0 if rule is None else rule.ratio
-    place = (padding, groups, wants_input, last)
+    place = (padding, groups, wants_input, x.dim() == 4 and _takes_channels_last(x, weight))
     break_even = _break_even(grad.shape, x.shape, weight.shape, place, ratio, threads)
     if break_even <= 0 or break_even >= ratio:
         return break_even > 0
@@ -152,31 +147,18 @@ def _takes_channels_last(x: Tensor, weight: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
+def _layer(samples: int, out_area: int, x: tuple, weight: tuple, place: tuple) -> Layer:
+    height, columns = x[2:] or (1, 1)
+    kernel = weight[2:] or (1, 1)
+    return Layer(samples, x[1], height, columns, weight[0], out_area, kernel, *place)
+
+
 @lru_cache(maxsize=1024)
 def _break_even(
-    grad: tuple[int, ...],
-    x: tuple[int, ...],
-    weight: tuple[int, ...],
-    place: tuple[tuple[int, int], int, bool, bool],
-    ratio: float,
-    threads: int,
+    grad: tuple, x: tuple, weight: tuple, place: tuple, ratio: float, threads: int
 ) -> float:
     """The nonzero share below which the sparse kernels win: 0 is never, `ratio` always."""
-    padding, groups, wants_input, channels_last = place
-    height, columns = x[2:] or (1, 1)
-    layer = Layer(
-        samples=grad[0],
-        channels=x[1],
-        height=height,
-        columns=columns,
-        maps=weight[0],
-        out_area=prod(grad[2:]),
-        kernel=(weight[2], weight[3]) if len(weight) == 4 else (1, 1),
-        padding=padding,
-        groups=groups,
-        wants_input=wants_input,
-        channels_last=channels_last,
-    )
+    layer = _layer(grad[0], prod(grad[2:]), x, weight, place)
     chosen = ratio < 1
     dense = dense_cost(layer, ratio if chosen else None, threads)
 
@@ -197,7 +179,7 @@ def pays(
 ) -> bool:
     """Whether selecting takes less time than torch's backward pass with all gradients.
 
-    A function of shapes, memory format and threads; `sliding` is that of a convolution.
+    A function of shapes, memory format and threads; `sliding` as above.
 
     >>> rule = TopK(0.01)
     >>> pays(torch.ones(8, 4096), torch.ones(4096, 4096), None, rule, True, 1)
@@ -211,27 +193,11 @@ def pays(
 
 @lru_cache(maxsize=1024)
 def _pays(
-    x: tuple[int, ...], weight: tuple[int, ...], sliding: Any, channels_last: bool, ratio: float,
-    wants_input: bool, threads: int,
-) -> bool:  # fmt: skip
-    stride, padding, dilation, groups = sliding or ((1, 1), (0, 0), (1, 1), 1)
-    image, kernel = x[2:] or (1, 1), weight[2:] or (1, 1)
-    out_area = prod(
-        (n + 2 * p - d * (k - 1) - 1) // s + 1
-        for n, k, s, p, d in zip(image, kernel, stride, padding, dilation, strict=True)
-    )
-    layer = Layer(
-        samples=x[0],
-        channels=x[1],
-        height=image[0],
-        columns=image[1],
-        maps=weight[0],
-        out_area=out_area,
-        kernel=(kernel[0], kernel[1]),
-        padding=padding,
-        groups=groups,
-        wants_input=wants_input,
-        channels_last=channels_last,
-    )
+    x: tuple, weight: tuple, sliding: Any, last: bool, ratio: float, both: bool, threads: int
+) -> bool:
+    stride, padding, dilation, groups = sliding or LINEAR
+    sizes = zip(x[2:], weight[2:], stride, padding, dilation, strict=False)
+    out_area = prod((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
+    layer = _layer(x[0], out_area, x, weight, (padding, groups, both, last))
     sparse = sparse_cost(layer, ratio * layer.entries, chosen=True, threads=threads)
     return sparse + _OURS < dense_cost(layer, threads=threads)
