@@ -36,6 +36,7 @@ from meprop.study.settings import InOneSentence
 from meprop.study.training import train
 
 FIGURES = ROOT / "measurements" / "fuzz.json"
+WRONG = ("tracebacks", "hangs", "contradictions")
 CASES = {"records": 1200, "experiments": 700, "checkpoints": 150, "data": 200, "parameters": 750}
 RECORDS = sorted((ROOT / "results" / "quick").glob("*.json"))
 TINY = Config(dataset="digits", train_size=10, epochs=1, ratio=0.05, decay=0.5, backend="masked")
@@ -249,7 +250,7 @@ def main() -> int:
     parser.add_argument("--case", type=int)
     given = parser.parse_args()
     readers = dict(zip(CASES, (records, experiments, checkpoint, data, parameters), strict=True))
-    figures = Counter(tracebacks=0, hangs=0, contradictions=0)
+    figures = Counter(dict.fromkeys(WRONG, 0))
     for kind in [given.only] if given.only else CASES:
         for case in range(CASES[kind]) if given.case is None else [given.case]:
             outcome, said = tried(readers[kind], f"{kind} {case}")
@@ -259,7 +260,7 @@ def main() -> int:
     print("fuzz: " + ", ".join(f"{count} {name}" for name, count in sorted(figures.items())))
     if given.only is None:
         FIGURES.write_text(json.dumps(dict(sorted(figures.items())), indent=1) + "\n")
-    return 1 if figures["tracebacks"] + figures["hangs"] + figures["contradictions"] else 0
+    return 1 if any(figures[name] for name in WRONG) else 0
 
 
 if __name__ == "__main__":

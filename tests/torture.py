@@ -39,6 +39,7 @@ suites:
     seeds: [0, 1]
     runs: {plain: {}, sparse: {ratio: 0.05, decay: 0.6}}
 """
+WRONG = ("lost epochs", "other records", "wrong answers")
 COMMAND = [sys.executable, "-m", "meprop", "run", "small"]
 # How an argument ends by which a process of each kind is known
 KINDS = {"kernel": "ipykernel_launcher", "papermill": "_papermill.py", "shell": "bash"}
@@ -71,7 +72,7 @@ def kill(process: subprocess.Popen, kind: str, rng: random.Random) -> bool:
         except psutil.Error:
             continue  # one of them has just ended
         if kind in ("parent", "group") or found:
-            time.sleep(rng.uniform(0, 10))
+            time.sleep(rng.uniform(0, 6))
             if process.poll() is not None:
                 return False
             if kind == "group":
@@ -86,19 +87,20 @@ def kill(process: subprocess.Popen, kind: str, rng: random.Random) -> bool:
     return False
 
 
-def killed(place: Checkout, runs, reference, kills: int, until: float) -> Counter[str]:
-    """Kill so often, or for so long, and see what comes out."""
-    rng = random.Random(kills)
-    figures = Counter({"lost epochs": 0, "other records": 0, "suites": 0})
-    most = dict.fromkeys(runs, 0)
-    count = 0
-    while (count < kills and time.monotonic() < until) or any(most.values()):
+def killed(place: Checkout, runs, reference, figures: Counter[str], kills: int, until: float):
+    """Kill until there are so many, or for so long, and see what comes out."""
+    rng, most = random.Random(figures["kills"]), dict.fromkeys(runs, 0)
+
+    def wanted() -> bool:
+        return figures["kills"] < kills and time.monotonic() < until
+
+    while wanted() or any(most.values()):
         process = subprocess.Popen(
             COMMAND, cwd=place.root, env=place.environment, start_new_session=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        before = count
-        while process.poll() is None and count < kills and time.monotonic() < until:
+        before = figures["kills"]
+        while process.poll() is None and wanted():
             kind = rng.choice(list(KINDS))
             done = kill(process, kind, rng)
             for run in runs:
@@ -106,23 +108,25 @@ def killed(place: Checkout, runs, reference, kills: int, until: float) -> Counte
                 figures["lost epochs"] += max(0, most[run] - now)
                 most[run] = max(most[run], now)
             if done:
-                count, figures[kind] = count + 1, figures[kind] + 1
-                under_way = [0 < most[run] < run.config.epochs for run in runs]
-                figures["while epochs were kept"] += any(under_way)
-        assert process.wait() == 0 or count > before, "undisturbed, it failed"
+                under_way = any(0 < most[run] < run.config.epochs for run in runs)
+                figures.update({"kills": 1, kind: 1, "while epochs were kept": under_way})
+                save(figures)
+        assert process.wait() == 0 or figures["kills"] > before, "undisturbed, it failed"
         if process.returncode == 0:
             found = [Record.load(place.root / run.record).outcome() for run in runs]
-            figures["other records"] += sum(a != b for a, b in zip(found, reference, strict=True))
-            figures["suites"] += 1
+            others = sum(a != b for a, b in zip(found, reference, strict=True))
+            figures.update({"suites": 1, "other records": others})
+            save(figures)
             shutil.rmtree(place.root / "results")
             most = dict.fromkeys(runs, 0)
-    figures["kills"] = count
-    return figures
 
 
-def starved(place: Checkout, runs, reference) -> Counter[str]:
+def save(figures: Counter[str]) -> None:
+    FIGURES.write_text(json.dumps(dict(sorted(figures.items())), indent=1) + "\n")
+
+
+def starved(place: Checkout, runs, reference, figures: Counter[str]) -> None:
     """A cache and a folder of results that are full, or read-only."""
-    figures = Counter({"disks": 0, "wrong answers": 0})
     for folder in (place.cache, place.root / "results" / "small"):
         for option in ("rw,size=1m", "ro"):
             shutil.rmtree(place.root / "results", ignore_errors=True)
@@ -146,7 +150,6 @@ def starved(place: Checkout, runs, reference) -> Counter[str]:
             again = code == 0 and Record.load(place.root / runs[0].record).outcome()
             figures["wrong answers"] += again != reference[0]
             figures["disks"] += 1
-    return figures
 
 
 def main() -> int:
@@ -157,22 +160,20 @@ def main() -> int:
     parser.add_argument("--no-disks", action="store_true")
     given = parser.parse_args()
     until = time.monotonic() + 60 * given.minutes
-    figures = Counter(json.loads(FIGURES.read_text()) if given.add else {})
+    figures = Counter(dict.fromkeys(WRONG, 0))
+    figures.update(json.loads(FIGURES.read_text()) if given.add else {})
     with tempfile.TemporaryDirectory() as folder:
         quiet, loud = copied(Path(folder, "quiet")), copied(Path(folder, "loud"))
         runs = load(quiet.root / "experiments.yml").runs
         code, said = quiet.run(*COMMAND)
         assert code == 0, said
         reference = [Record.load(quiet.root / run.record).outcome() for run in runs]
-        found = killed(loud, runs, reference, given.kills - figures["kills"], until)
+        killed(loud, runs, reference, figures, given.kills, until)
         if not given.no_disks:
-            found.update(starved(loud, runs, reference))
-    for name, count in found.items():
-        figures[name] += count
-    FIGURES.write_text(json.dumps(dict(sorted(figures.items())), indent=1) + "\n")
+            starved(loud, runs, reference, figures)
+    save(figures)
     print("torture: " + ", ".join(f"{count} {name}" for name, count in sorted(figures.items())))
-    wrong = ("lost epochs", "other records", "wrong answers")
-    return 1 if any(figures[name] for name in wrong) else 0
+    return 1 if any(figures[name] for name in WRONG) else 0
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ READS: dict[str, tuple[str, ...]] = {
     "07-quick": ("results/quick*/*.json",),
     "08-your-model": (),
     "09-runs": _ALL_RUNS,
-    "10-status": _ALL_RUNS,
+    "10-status": (*_ALL_RUNS, "measurements/fuzz.json", "measurements/torture.json"),
     "11-turnover": ("measurements/turnover.csv",),
     "12-power": ("results/paper/*.json",),
     "13-deep": (),
