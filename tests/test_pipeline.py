@@ -294,7 +294,7 @@ def one_run(tmp_path, monkeypatch):
     return run, record, tmp_path / run.record
 
 
-def test_a_record_counts_only_whole_and_of_its_configuration(one_run):
+def test_a_record_counts_only_whole_and_of_its_configuration(one_run, monkeypatch):
     run, record, path = one_run
     assert pipeline.find(run) == (None, "missing")
     record.save(path)
@@ -309,6 +309,10 @@ def test_a_record_counts_only_whole_and_of_its_configuration(one_run):
     (path.parents[2] / built.record).parent.mkdir(parents=True)
     (path.parents[2] / built.record).write_text("{")
     assert pipeline.find(built)[0] is None, "nobody can restore it"
+    record.save(path.parents[2] / built.record)
+    assert "made by other code" in pipeline.find(built)[1]
+    monkeypatch.setattr(pipeline, "code_digest", lambda: "other")
+    assert pipeline.find(built) == (record, "")
 
 
 def test_every_committed_record_counts():
@@ -344,15 +348,6 @@ def test_what_does_not_count_makes_room(one_run, capsys):
     record.save(draft)
     pipeline._prepare(replace(run, committed=False))
     assert not draft.exists()
-
-
-def test_what_is_built_is_of_the_present_code(one_run, monkeypatch):
-    run, record, path = one_run
-    built = replace(run, committed=False)
-    record.save(path.parents[2] / built.record)
-    assert "made by other code" in pipeline.find(built)[1]
-    monkeypatch.setattr(pipeline, "code_digest", lambda: "other")
-    assert pipeline.find(built) == (record, "")
 
 
 def test_two_at_a_time_take_turns(tmp_path, monkeypatch):

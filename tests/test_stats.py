@@ -65,8 +65,3 @@ def test_best_five_takes_the_earlier_of_equal_epochs():
     epochs = pd.DataFrame({"name": "a", "seed": 0, "epoch": range(1, 8), "dev_accuracy": 99.0})
     epochs["test_accuracy"] = epochs.epoch.astype(float)
     assert stats.best_five(epochs).item() == 3.0 and stats.protocol(epochs).item() == 1.0
-
-
-def test_rope_sums_to_one():
-    found = pd.DataFrame({"estimate": [0.0, -0.2], "se": [0.05, 0.1], "df": [20, 5]})
-    assert stats.rope(found).sum(axis=1).to_numpy() == pytest.approx([1, 1])
