@@ -299,7 +299,7 @@ def test_a_record_counts_only_whole_and_of_its_configuration(one_run, monkeypatc
     assert pipeline.find(run) == (None, "missing")
     record.save(path)
     assert pipeline.find(run) == (record, "")
-    other = replace(record, config=replace(record.config, seed=1))
+    other = synthetic.record(replace(run, config=replace(run.config, seed=1)))
     other.save(path)
     assert "(seed 1)" in pipeline.find(run)[1]
     path.write_text("{")
@@ -332,7 +332,7 @@ def test_what_does_not_count_makes_room(one_run, capsys):
     record.save(draft)
     pipeline._prepare(run)
     assert path.exists() and draft.exists(), "both count"
-    other = replace(record, config=replace(record.config, seed=1))
+    other = synthetic.record(replace(run, config=replace(run.config, seed=1)))
     other.save(path)
     draft.write_text("{")
     pipeline._prepare(run)
