@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,16 +22,8 @@ def forest(
     """A point and its interval for each row (`estimate`, `low`, `high`), the first on top."""
     places = range(len(found)) if places is None else places
     half = [found.estimate - found.low, found.high - found.estimate]
-    axis.errorbar(
-        found.estimate,
-        places,
-        xerr=half,
-        fmt=marker,
-        color=colour,
-        markersize=6,
-        linewidth=1.6,
-        label=label,
-    )
+    look: dict[str, Any] = {"color": colour, "markersize": 6, "linewidth": 1.6, "label": label}
+    axis.errorbar(found.estimate, places, xerr=half, fmt=marker, **look)
     axis.grid(visible=False, axis="y")
 
 

@@ -177,13 +177,9 @@ def load_records(path: str | Path) -> DataFrame:
     apart that made the runs. Records themselves:
     `find_records`; their epochs: `load_histories`.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> from meprop.study.training import train
-    >>> with TemporaryDirectory() as folder:
-    ...     record = train(Config(dataset="digits", train_size=10, epochs=1), progress=False)
-    ...     record.save(f"{folder}/quick/demo-s0.json")
-    ...     print(load_records(folder)[["suite", "name", "epochs_run"]].values.tolist())
-    [['quick', 'demo', 1]]
+    >>> from meprop.study.experiments import ROOT
+    >>> load_records(ROOT / "results/quick")[["suite", "name", "epochs_run"]].values.tolist()[0]
+    ['quick', 'table2-baseline', 3]
     """
     rows = []
     for file, record in find_records(path).items():
@@ -206,14 +202,9 @@ def load_histories(path: str | Path) -> DataFrame:
 
     `train_eval_accuracy` is NaN where nobody asked for it.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> from meprop.study.training import train
-    >>> with TemporaryDirectory() as folder:
-    ...     train(Config(dataset="digits", train_size=10, epochs=2), progress=False).save(
-    ...         f"{folder}/quick/demo-s0.json"
-    ...     )
-    ...     print(load_histories(folder)[["name", "epoch"]].values.tolist())
-    [['demo', 1], ['demo', 2]]
+    >>> from meprop.study.experiments import ROOT
+    >>> load_histories(ROOT / "results/quick")[["name", "epoch"]].values.tolist()[:2]
+    [['table2-baseline', 1], ['table2-baseline', 2]]
     """
     return _frame(
         [

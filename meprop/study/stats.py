@@ -70,11 +70,8 @@ def contrasts(
     """
     weights = pd.DataFrame(wanted).T.reindex(columns=model.params.index, fill_value=0.0).fillna(0.0)
     found = model.t_test(weights.to_numpy())
-    frame = pd.DataFrame(
-        {"estimate": np.ravel(found.effect), "se": np.ravel(found.sd)},
-        index=weights.index,
-    )
-    return bounded(frame.assign(df=model.df_resid), level)
+    columns = {"estimate": np.ravel(found.effect), "se": np.ravel(found.sd), "df": model.df_resid}
+    return bounded(pd.DataFrame(columns, index=weights.index), level)
 
 
 def against(

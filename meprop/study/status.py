@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import warnings
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 
@@ -39,15 +40,13 @@ def show(suites: list[str]) -> int:
     every = [state_of(run) for run in experiments.runs]
     shown = [state for state in every if state.run in asked]
     rows = []
-    for suite in dict.fromkeys(state.run.suite for state in shown):
-        own = [state for state in shown if state.run.suite == suite]
+    for suite, states in groupby(shown, lambda state: state.run.suite):
+        own = list(states)
         rows.append({"suite": suite} | _count(own) | {"time left": time_left(own, every)})
     print(pandas.DataFrame(rows).to_string(index=False))
     if suites:
-        by_id: dict[str, list[State]] = {}
-        for state in shown:
-            by_id.setdefault(f"{state.run.suite}/{state.run.name}", []).append(state)
-        rows = [{"configuration": name} | _count(own) for name, own in by_id.items()]
+        by_name = groupby(shown, lambda state: f"{state.run.suite}/{state.run.name}")
+        rows = [{"configuration": name} | _count(list(own)) for name, own in by_name]
         print(f"\n{pandas.DataFrame(rows).to_string(index=False)}")
     for state in shown:
         if state.running:
@@ -69,12 +68,8 @@ def _count(states: list[State]) -> dict[str, object]:
     done = [state for state in states if state.record is not None]
     running, damaged = sum(s.running for s in states), sum(s.damaged for s in states)
     missing = len(states) - len(done) - running - damaged
-    counts: dict[str, object] = {
-        "runs": len(states),
-        "done": len(done),
-        "running": running,
-        "damaged": damaged,
-    }
+    counts: dict[str, object] = {"runs": len(states), "done": len(done), "running": running}
+    counts |= {"damaged": damaged, "missing": missing}
     scored = [
         (record.dev_accuracy, record.test_accuracy, f"{state.run.name}-s{state.run.seed}")
         for state in done
@@ -82,7 +77,7 @@ def _count(states: list[State]) -> dict[str, object]:
     ]
     dev, test, name = max(scored, key=lambda each: each[0], default=(None, None, "-"))
     scores = {"best dev": _percent(dev), "its test": _percent(test), "its run": name}
-    return counts | {"missing": missing} | scores
+    return counts | scores
 
 
 def _percent(score: float | None) -> str:
