@@ -34,6 +34,11 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 	$(bin)/python -m meprop book
 	@echo "The book is ready: _build/html/index.html"
 
+.PHONY: pdf
+pdf: book ## The whole book as one file, for paper: _build/meprop.pdf (needs chromium)
+	$(bin)/python book/_ext/pdf.py
+	@echo "The book is ready: _build/meprop.pdf"
+
 .PHONY: reproduce
 reproduce: .venv/made-from ## Train what is missing at the scale of the paper: hours, resumable (SUITES= ONLY= SEEDS= PROFILE=)
 	@# A misspelt name would be ignored, and everything trained.
