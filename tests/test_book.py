@@ -1,6 +1,5 @@
 """The book's prose and extension: what it says is what the executed notebooks say."""
 
-import json
 import re
 import sys
 from fnmatch import fnmatchcase
@@ -9,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from docutils import nodes
+from docutils.utils import new_document
 from PIL import Image
 
 from meprop.study import experiments
@@ -22,14 +23,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def glued(path):
-    """The values that an executed notebook offers to other pages."""
-    found = {}
-    for cell in json.loads((ROOT / path).read_text("utf-8"))["cells"]:
-        for output in cell.get("outputs", ()):
-            if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
-                (content,) = output["data"].values()
-                found[name] = yaml.safe_load("".join(content))
-    return found
+    return book.glued(ROOT / path)
 
 
 # What the prose says
@@ -72,6 +66,9 @@ SENTENCES = {
     "Without it, 0.1% cannot be told from everything": lambda v: (
         v["ablation-ratio-ratio-k0p1-verdict"] == "not told apart"
     ),
+    "Mixing the maps of an image does no visible harm": lambda v: (
+        v["ablation-scope-scope-mixed-verdict"] == "not told apart"
+    ),
     "With sigmoid in place of ReLU, 5% often does not learn at all": lambda v: (
         v["ablation-activation-activation-sigmoid-difference"] < -20
     ),
@@ -104,7 +101,7 @@ def test_sentences_are_still_true(sentence):
     prose = [ROOT / "README.md", ROOT / "book" / "index.md", ROOT / "book" / "ablations.md"]
     said = [path.name for path in prose if sentence in " ".join(path.read_text("utf-8").split())]
     assert said, f"nobody says {sentence!r} any more: take it out here"
-    pages = ["ablation-bn-position", "ablation-activation", "ablation-fc1"]
+    pages = [f"ablation-{study}" for study in ("bn-position", "activation", "fc1", "scope")]
     own = ["03-tables", "04-ablations", "05-speed", "06-claims", "08-your-model"]
     values = values_of(*own, *(f"pages/{page}" for page in pages))
     assert SENTENCES[sentence](values), f"look at the sentence {sentence!r} in {' and '.join(said)}"
@@ -220,10 +217,57 @@ def test_figures_get_their_size(tmp_path):
     assert book.finish(expected, tmp_path) == expected
 
 
+def test_finishing_mends_what_readers_aloud_stumble_over(tmp_path):
+    signature = '<dt class="sig py"><span>f(</span><dl>\n<dd>a,</dd>\n</dl><span>)</span></dt>'
+    terms = "<dl><dt>a term</dt><dd>what it is</dd></dl>"
+    done = book.finish(signature + terms, tmp_path)
+    assert (
+        done
+        == signature.replace("dl>", "span>")
+        .replace("dd>", "span>")
+        .replace("<span>\n", '<span class="sig-lines">\n')
+        + terms
+    )
+
+
 def test_figures_are_counted_by_page():
     numbers = {"a": {"figure": {"x": (7,), "y": (8,)}}, "b": {"figure": {"z": (9,)}, "table": {}}}
     book.number_by_page(None, SimpleNamespace(toc_fignumbers=numbers))
     assert numbers["a"]["figure"] == {"x": (1,), "y": (2,)} and numbers["b"]["figure"]["z"] == (1,)
+
+
+def document(*children):
+    made = new_document("a page")
+    made += children
+    return made
+
+
+def test_commits_lead_to_the_repository():
+    def row(*texts):
+        cells = [nodes.entry("", nodes.paragraph("", text)) for text in texts]
+        return nodes.row("", *cells)
+
+    rows = [row("commit", "0123456789abcdef"), row("commit", "None"), row("code", "0123456789ab")]
+    book.link_commit(document(nodes.tbody("", *rows)), "https://example.org/us/meprop/")
+    linked = [link["refuri"] for each in rows for link in each.findall(nodes.reference)]
+    assert linked == ["https://example.org/us/meprop/commit/0123456789abcdef"]
+
+
+def test_a_page_is_described_by_its_own_words_or_its_first():
+    title, links = nodes.title("", "Is it faster?"), nodes.paragraph("", "Record · All runs")
+    text = nodes.paragraph("", "It is. " + "And more of it. " * 20 + "End.")
+    said = book.description(document(nodes.section("", title, links, text)))
+    assert said.startswith("Is it faster? It is. And more") and said.endswith("…")
+    assert len(said) <= 200
+    meta = nodes.meta(name="description", content="What it is.")
+    assert book.description(document(meta, title, text)) == "What it is."
+
+
+def test_references_can_be_followed():
+    entries = (ROOT / "book" / "references.bib").read_text("utf-8").split("@")[1:]
+    assert len(entries) > 15
+    for entry in entries:
+        assert re.search(r"^  (doi|url|eprint) = ", entry, re.MULTILINE), entry.partition(",")[0]
 
 
 def test_launch_buttons_hang_on_one_key():

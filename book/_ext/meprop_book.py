@@ -8,16 +8,21 @@ metadata, in their order; `name` is what other pages refer to:
 A table in a notebook's text has its caption in the paragraph above: `Table: Equations and calls.`
 
 The role `paper`, a number of the paper by its place in paper.yml. Our docstrings, read for the API
-page. Sizes of figures, so that nothing moves while a page loads, and less to load.
+page. What a page says of itself to search engines. Sizes of figures, so that nothing moves while a
+page loads, and less to load.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
+from html import escape
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
+import yaml
 from docutils import nodes
 from PIL import Image
 from sphinx.application import Sphinx
@@ -94,6 +99,63 @@ def _shown(cell: nodes.Element) -> list[nodes.Element]:
     return [part for part in cell.children if part.get("nb_element") == "cell_code_output"]
 
 
+# What a page says of itself
+
+
+def link_commit(document: nodes.document, address: str) -> None:
+    """Let the commit in a run's table of origin lead to the repository at an address."""
+    for row in document.findall(nodes.row):
+        name, *rest = (cell.astext() for cell in row.children)
+        if name == "commit" and rest and re.fullmatch("[0-9a-f]{7,}", rest[0]):
+            (text,) = row.children[1].findall(nodes.Text)
+            link = nodes.reference("", text, refuri=f"{address.rstrip('/')}/commit/{text}")
+            text.parent.replace(text, link)
+
+
+class Commits(SphinxTransform):
+    """With an address of the repository (`_config.yml`), the pages of runs link their commits."""
+
+    default_priority = 220
+
+    def apply(self, **_: Any) -> None:
+        address = self.config.html_theme_options.get("repository_url")
+        if address and "/runs/" in self.env.docname:
+            link_commit(self.document, address)
+
+
+def description(document: nodes.document) -> str:
+    """The one that a page gives, or else its title and what it begins with."""
+    for meta in document.findall(nodes.meta):
+        if meta.get("name") == "description":
+            return meta["content"]
+    title = next(document.findall(nodes.title)).astext()
+    texts = (paragraph.astext() for paragraph in document.findall(nodes.paragraph))
+    first = next((text for text in texts if text.endswith((".", "?"))), "")
+    return shorten(f"{title}{'' if title.endswith('?') else '.'} {first}", 200, placeholder=" …")
+
+
+def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """OpenGraph, for whoever links to a page; an image and an address if the site has one."""
+    if document is None:
+        return
+    base, about = app.config.html_baseurl.rstrip("/"), description(document)
+    said = {"title": context["title"], "description": about, "type": "article"}
+    said |= {"site_name": app.config.html_title or app.config.project}
+    if base:
+        images = (app.builder.images.get(it["uri"], "") for it in document.findall(nodes.image))
+        figure = next((name for name in images if name.endswith(".png")), None)
+        said |= {"url": f"{base}/{page}.html"} | (
+            {"image": f"{base}/_images/{figure}"} if figure else {}
+        )
+    tags = [("property", f"og:{name}", text) for name, text in said.items()]
+    if 'name="description"' not in context["metatags"]:
+        tags.append(("name", "description", about))
+    context["metatags"] += "".join(
+        f'<meta {kind}="{name}" content="{escape(re.sub("<.*?>", "", text))}" />\n'
+        for kind, name, text in tags
+    )
+
+
 # The paper's numbers
 
 
@@ -105,6 +167,30 @@ def paper_role(name: str, rawtext: str, text: str, line: int, inliner: Any, *_: 
             return [], [inliner.reporter.error(f"paper: nothing at {text!r}", line=line)]
         value = value[key]
     return [nodes.Text(f"{value:g}")], []
+
+
+# The explorer
+
+
+def glued(path: Path) -> dict[str, Any]:
+    """The values that an executed notebook offers to other pages."""
+    found = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if name := output.get("metadata", {}).get("scrapbook", {}).get("name"):
+                (content,) = output["data"].values()
+                found[name] = yaml.safe_load("".join(content))
+    return found
+
+
+def costs(app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """Put beside the explorer what the tables and the page on speed say that a choice costs."""
+    place = '<div id="meprop-explorer">'
+    if place in context.get("body", ""):
+        folder = Path(app.srcdir) / "notebooks"
+        known = glued(folder / "03-tables.ipynb") | glued(folder / "05-speed.ipynb")
+        data = f'<script type="application/json" id="explorer-costs">{json.dumps(known)}</script>'
+        context["body"] = context["body"].replace(place, data + place)
 
 
 # Docstrings
@@ -157,6 +243,8 @@ _MATHJAX = re.compile(
 # A reader who cannot see the arrow in the list of pages has to hear what it does.
 _ARROW = '<summary><span class="toctree-toggle"'
 _IMAGE = re.compile(r'<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)"')
+# Sphinx has the parameters of a long signature as a list of definitions without terms.
+_SIGNATURE = re.compile(r'(<dt class="sig.*?)<dl>(.*?)</dl>(.*?</dt>)', re.DOTALL)
 _WIDE = 640  # pixels; on a phone book.css lets a reader move along those that are wider
 
 
@@ -169,7 +257,14 @@ def finish(page: str, folder: Path) -> str:
         kind = ' class="wide"' if width > _WIDE else ""
         return f'{found[0]} width="{width}" height="{height}"{kind}'
 
-    page = _SURPLUS.sub("", page)
+    def without_list(found: re.Match[str]) -> str:
+        lines = re.sub("(</?)dd>", r"\1span>", found[2])
+        return f'{found[1]}<span class="sig-lines">{lines}</span>{found[3]}'
+
+    page = _SIGNATURE.sub(without_list, _SURPLUS.sub("", page))
+    page = page.replace(
+        'role="doc-biblioentry"', 'role="listitem"'
+    )  # in a list, as ARIA has it now
     page = page.replace(_ARROW, _ARROW.replace("<summary", '<summary aria-label="Pages below"'))
     return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
 
@@ -221,8 +316,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx.ext.autodoc")
     app.add_transform(Order)
     app.add_transform(Captions)
+    app.add_transform(Commits)
     app.add_role("paper", paper_role)
     app.connect("config-inited", repository_buttons)
+    app.connect("html-page-context", describe)
+    app.connect("html-page-context", costs)
     app.connect("env-get-updated", number_by_page, priority=900)  # after Sphinx's own
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("build-finished", _finish)
