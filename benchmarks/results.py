@@ -70,7 +70,7 @@ def load(folder: Path | str = Path(__file__).parent) -> pd.DataFrame:
     are as in `Row`.
 
     >>> sorted(load()["group"].unique())
-    ['layer', 'selection', 'split', 'step']
+    ['layer', 'linear', 'selection', 'split', 'step']
     """
     found = []
     for path in sorted(Path(folder).rglob("bench.json")):
