@@ -36,7 +36,7 @@ book: .venv/made-from ## Build the book: _build/html/index.html
 
 .PHONY: pdf
 pdf: book ## The whole book as one file, for paper: _build/meprop.pdf (needs chromium)
-	$(bin)/python book/_ext/pdf.py
+	$(bin)/python book/_ext/pdf.py _build/html _build/meprop.pdf
 	@echo "The book is ready: _build/meprop.pdf"
 
 .PHONY: reproduce

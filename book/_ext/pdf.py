@@ -1,4 +1,4 @@
-"""The whole book as one PDF: `make pdf`. Needs Debian's chromium, or another Chrome.
+"""The whole book as one PDF: `pdf.py SITE FILE`, or `make pdf`. Needs chromium, or another Chrome.
 
 All pages of the list at the left, one after the other, but those of single runs, which are the
 site's. A link to another page leads to its place here.
@@ -103,4 +103,4 @@ def write(site: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path("_build/html").resolve(), Path("_build/meprop.pdf"))
+    write(Path(sys.argv[1]).resolve(), Path(sys.argv[2]))
