@@ -258,7 +258,7 @@ def test_without_a_name_every_committed_suite_is_trained(capsys):
     assert main(["run", "--dry-run"]) == 0
     said = capsys.readouterr().out.splitlines()[0]
     suites = [name for name, suite in load().suites.items() if suite.committed]
-    assert len(suites) == 5 and said.endswith(f" runs of {', '.join(suites)} to train.")
+    assert len(suites) == 6 and said.endswith(f" runs of {', '.join(suites)} to train.")
 
 
 def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):

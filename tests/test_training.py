@@ -283,8 +283,10 @@ def test_progress(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_checkpoint_is_gone_on_from(record, tmp_path, monkeypatch):
+def test_a_checkpoint_is_gone_on_from(record, few_digits, tmp_path, monkeypatch):
     path = tmp_path / "run.pt"
+    few = replace(DATASETS["digits"], test=len(few_digits.test))
+    monkeypatch.setitem(DATASETS, "digits", few)
 
     def interrupted(self, epoch, bar):
         if epoch == 3:
