@@ -28,21 +28,7 @@ from meprop.watching import Seen, watch
 __version__ = "0.1.0"
 
 __all__ = [
-    "Conv1d",
-    "Conv2d",
-    "GradientTopK",
-    "Linear",
-    "Seen",
-    "TopK",
-    "convert",
-    "exact",
-    "history_state",
-    "load_history_state",
-    "recipe",
-    "revert",
-    "schedule",
-    "select",
-    "thin",
-    "warm_up",
-    "watch",
-]
+    "Conv1d", "Conv2d", "GradientTopK", "Linear", "Seen", "TopK", "convert", "exact",
+    "history_state", "load_history_state", "recipe", "revert", "schedule", "select", "thin",
+    "warm_up", "watch",
+]  # fmt: skip

@@ -240,17 +240,11 @@ def _sparse(
     """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
     kernel = kernels.linear_backward if sliding is None else kernels.conv2d_backward
     *grads, run_grad, kept = kernel(
-        grad,
-        x,
-        weight,
-        rule=layer.rule,
-        run_grad=layer.past(grad),
-        generator=layer.generator,
-        needs=needs,
-        per_position=layer.history == "position",
+        grad, x, weight, rule=layer.rule, run_grad=layer.past(grad), generator=layer.generator,
+        needs=needs, per_position=layer.history == "position",
         watched=bool(OBSERVERS) and layer in OBSERVERS,
         **({} if sliding is None else sliding._asdict()),
-    )
+    )  # fmt: skip
     layer.keep(run_grad)
     _observe(layer, grad, kept)
     return grads

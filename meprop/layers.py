@@ -17,7 +17,7 @@ from meprop.backward import (
     refuse_symbols,
     size_of,
     topk_gradient,
-)
+)  # fmt: skip
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 

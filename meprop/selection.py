@@ -24,13 +24,9 @@ WEYL, MIX, _32BITS = 0x9E3779B1, (0x85EBCA6B, 0xC2B2AE35), 0xFFFFFFFF
 
 
 def select(
-    grad: Tensor,
-    rule: TopK,
-    history: Tensor | None = None,
-    generator: Generator | None = None,
-    *,
-    per_position: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, rule: TopK, history: Tensor | None = None, generator: Generator | None = None,
+    *, per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return the mask of the selected entries and the new `run_grad` (`None` where decay is 0).
 
     A 4-d `grad` is taken as a convolution's (samples, maps, height, width); any other as a linear
@@ -70,13 +66,9 @@ def select(
 
 
 def thin(
-    grad: Tensor,
-    rule: TopK,
-    history: Tensor | None = None,
-    generator: Generator | None = None,
-    *,
-    per_position: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, rule: TopK, history: Tensor | None = None, generator: Generator | None = None,
+    *, per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return the gradient that is passed on, zero elsewhere, and the new `run_grad`.
 
     Arguments as for `select`, which says where it is not zero, unless `pick="unbiased"`.

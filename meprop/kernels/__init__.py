@@ -74,27 +74,16 @@ def warm_up() -> None:
 
 
 def conv2d_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    *,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-    rule: TopK | None,
-    run_grad: Tensor | None = None,
-    generator: Generator | None = None,
-    needs: tuple[bool, bool, bool] = (True, True, True),
-    per_position: bool = False,
-    watched: bool = False,
-) -> Backward:
+    grad: Tensor, x: Tensor, weight: Tensor, *, stride: tuple[int, int],
+    padding: tuple[int, int], dilation: tuple[int, int], groups: int, **settings: Any,
+) -> Backward:  # fmt: skip
     """The gradients of a convolution from the selected entries of its output gradient.
 
     Without a rule every nonzero entry counts: the exact gradients as long as inputs and weights are
     finite (0 * inf, which dense gradients have as NaN, is never formed). `run_grad` is updated in
     place where its layout allows it; `kept` is empty unless `watched`. Equals
-    `torch.ops.aten.convolution_backward` on the gradient that `meprop.select` leaves.
+    `torch.ops.aten.convolution_backward` on the gradient that `meprop.select` leaves. `settings`:
+    rule, run_grad, generator, needs (input's, weight's, bias's gradient), per_position, watched.
 
     >>> grad = torch.zeros(1, 1, 2, 2)
     >>> grad[0, 0, 0, 0] = 2.0
@@ -103,17 +92,14 @@ def conv2d_backward(
     >>> conv2d_backward(grad, x, weight, **slide, rule=None).grad_weight.sum()
     tensor(8.)
     """
-    sliding = (stride, padding, dilation, groups)
-    return _backward(
-        grad, x, weight, sliding, rule, run_grad, generator, needs, per_position, watched
-    )
+    return _backward(grad, x, weight, (stride, padding, dilation, groups), **settings)
 
 
 def linear_backward(grad: Tensor, x: Tensor, weight: Tensor, **settings: Any) -> Backward:
     """The gradients of a linear layer, `grad` (rows, outputs) and `x` (rows, inputs).
 
-    Equals `grad @ weight`, `grad.T @ x` and `grad.sum(0)` on the selected gradient. `rule` and what
-    follows on it are those of `conv2d_backward`.
+    Equals `grad @ weight`, `grad.T @ x` and `grad.sum(0)` on the selected gradient. `settings` are
+    those of `conv2d_backward`.
 
     >>> grad, x, weight = torch.tensor([[0.0, 2.0]]), torch.ones(1, 3), torch.ones(2, 3)
     >>> linear_backward(grad, x, weight, rule=None).grad_weight
@@ -180,15 +166,9 @@ def _backward(
         return Backward(dx, dw, bias, run_grad, grad)
     if grad.dim() == 2:
         x, weight = x[:, :, None, None], weight[:, :, None, None]
+    product = (x, weight, sliding or LINEAR)
     dx, dw, bias, run_grad, kept = _driver.launch(
-        grad,
-        rule,
-        run_grad,
-        generator,
-        per_position,
-        (x, weight, sliding or LINEAR),
-        needs,
-        watched,
+        grad, rule, run_grad, generator, per_position, product, needs, watched
     )
     if grad.dim() == 2:
         dx = None if dx is None else dx[:, :, 0, 0]
@@ -197,13 +177,9 @@ def _backward(
 
 
 def thin(
-    grad: Tensor,
-    rule: TopK,
-    history: Tensor | None = None,
-    generator: Generator | None = None,
-    *,
-    per_position: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, rule: TopK, history: Tensor | None = None, generator: Generator | None = None,
+    *, per_position: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """`meprop.thin`, by the kernels; with `pick="unbiased"` the thresholds come from a sample.
 
     >>> thin(torch.tensor([[1.0, 2.0, 3.0, -4.0]]), TopK(ratio=0.5))[0]

@@ -10,18 +10,6 @@ from meprop.study.record import Record, RecordError, load_histories, load_record
 from meprop.study.training import train
 
 __all__ = [
-    "CheckpointError",
-    "Config",
-    "DataError",
-    "PaperCNN",
-    "Record",
-    "RecordError",
-    "ResNet20",
-    "Splits",
-    "checkpoint_path",
-    "discard",
-    "load_data",
-    "load_histories",
-    "load_records",
-    "train",
-]
+    "CheckpointError", "Config", "DataError", "PaperCNN", "Record", "RecordError", "ResNet20",
+    "Splits", "checkpoint_path", "discard", "load_data", "load_histories", "load_records", "train",
+]  # fmt: skip

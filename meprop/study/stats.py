@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import stats
 from statsmodels.regression.linear_model import OLS, RegressionResults
 from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.weightstats import CompareMeans
 
 LEVEL = 0.95
 MARGIN = 0.10  # points of test accuracy: a smaller difference does not matter
@@ -52,10 +53,8 @@ def fit(values: pd.Series) -> RegressionResults:
     >>> model.params.round(2).to_dict(), int(model.df_resid)
     ({'a': 99.1, 'b': 99.5}, 2)
     """
-    names = values.index.get_level_values("name")
-    return OLS(
-        values.astype(float), pd.get_dummies(names, dtype=float).set_axis(values.index)
-    ).fit()
+    names = pd.get_dummies(values.index.get_level_values("name"), dtype=float)
+    return OLS(values.astype(float), names.set_axis(values.index)).fit()
 
 
 def contrasts(
@@ -118,12 +117,10 @@ def written(found: pd.DataFrame, form: str = "+.2f") -> pd.Series:
 
 def welch(ours: pd.Series, theirs: pd.Series, level: float = LEVEL) -> pd.Series:
     """The difference of two means, each with its own spread."""
-    first, second = ours.var() / len(ours), theirs.var() / len(theirs)
+    both = CompareMeans.from_data(ours, theirs)
     with np.errstate(invalid="ignore"):  # no spread at all: no interval
-        df = (first + second) ** 2 / (first**2 / (len(ours) - 1) + second**2 / (len(theirs) - 1))
-    estimate, se = ours.mean() - theirs.mean(), (first + second) ** 0.5
-    one = pd.DataFrame({"estimate": [estimate], "se": [se], "df": [df]})
-    return bounded(one, level).iloc[0]
+        own = {"se": both.std_meandiff_separatevar, "df": both.dof_satt()}
+    return bounded(pd.DataFrame([{"estimate": ours.mean() - theirs.mean()} | own]), level).iloc[0]
 
 
 def not_worse(found: pd.DataFrame, margin: float = MARGIN, level: float = LEVEL) -> str:

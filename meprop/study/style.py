@@ -35,23 +35,13 @@ PALETTE = [
 # seaborn's `set_theme(style="whitegrid", palette="colorblind")`: importing it brings pandas and
 # scipy along, a second for each of hundreds of runs.
 STYLE = {
-    "axes.labelsize": 12,
-    "axes.linewidth": 1.25,
-    "axes.prop_cycle": cycler(color=PALETTE),
-    "axes.titlesize": 12,
-    "font.sans-serif": ["Arial", "DejaVu Sans", "sans-serif"],
-    "font.size": 12,
-    "grid.linewidth": 1,
-    "legend.fontsize": 11,
-    "legend.frameon": True,
-    "legend.title_fontsize": 12,
-    "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
-    "figure.dpi": 72,
+    "axes.labelsize": 12, "axes.linewidth": 1.25, "axes.prop_cycle": cycler(color=PALETTE),
+    "axes.titlesize": 12, "font.sans-serif": ["Arial", "DejaVu Sans", "sans-serif"],
+    "font.size": 12, "grid.linewidth": 1, "legend.fontsize": 11, "legend.frameon": True,
+    "legend.title_fontsize": 12, "patch.edgecolor": "white", "patch.force_edgecolor": True,
+    "xtick.labelsize": 11, "ytick.labelsize": 11, "figure.dpi": 72,
     "figure.constrained_layout.use": True,
-}
+}  # fmt: skip
 # The same thing has the same colour on every page.
 COLOURS = {
     **dict(zip(("train", "dev", "test"), PALETTE, strict=False)),
