@@ -31,6 +31,7 @@ def record(run: Run, test: float = 99.0, dev: float = 99.2, seconds: float = 100
                 "layers": {name: dict(layer) for name in ("conv1", "conv2", "fc1", "fc2")},
                 "changed": 1.0,
             }
+            | ({"train_eval_accuracy": 100.0 - behind} if run.config.train_eval else {})
         )
     wrong = rng.permutation(IMAGES)[: round((100 - test) / 100 * IMAGES)]
     best = max(1, epochs - 1)

@@ -53,6 +53,16 @@ def test_an_advantage_is_found(tmp_path):
     assert found["bn-sparse-beats-full"] == "supported" == found["suffices-bn"]
 
 
+@pytest.mark.parametrize(
+    ("helping", "verdict"),
+    [(("k05", "dropout"), "supported"), (("dropout",), "not supported"), (("k05",), "undecided")],
+)
+def test_whether_selection_acts_as_dropout_does(helping, verdict, tmp_path):
+    """What lets a network do better on the test images narrows its gap: training has 100%."""
+    write(tmp_path, lambda run: 99.4 if run.name.endswith(helping) else 99.0)
+    assert verdicts(tmp_path)["like-dropout"] == verdict
+
+
 def test_a_table_has_the_difference_that_was_put_in(worse):
     space = variables("03-tables", "model", results=str(worse))
     found = space["difference"].loc["table2-k05-d0"]

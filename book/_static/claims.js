@@ -57,6 +57,12 @@
       bounds(rows, level)[0][1] < 1),
     steadier: (rows, margin, level) => decide(bounds(rows, level).every(([, high]) => high < 0),
       holm(above(rows, Math.log(0.9))) < (1 - level) / 2),
+    // Pairs of rows: 5% of the gradients, then dropout.
+    narrowed: (rows, margin, level) => {
+      const each = rows.map((row) => rules.better([row], margin, level));
+      return decide(each.every((verdict) => verdict === "supported"), each.some((verdict, n) =>
+        n % 2 === 1 && verdict === "supported" && each[n - 1] === "not supported"));
+    },
     plausible: ([[least]], margin, level) => decide(least >= 1 - level, true),
   };
 
