@@ -76,7 +76,6 @@ SENTENCES = {
     "With sigmoid in place of ReLU, 5% often does not learn at all": lambda v: (
         v["ablation-activation-activation-sigmoid-difference"] < -20
     ),
-    "the kernels are behind": lambda v: v["speed-conv1"] < 1,
     "Below BN 5% are too few; without BN even 0.1% cannot be told from all": lambda v: (
         (v["ablation-ratio-ratio-k05-bn-verdict"], v["ablation-ratio-ratio-k0p1-verdict"])
         == ("worse", "not told apart")

@@ -254,6 +254,8 @@ def test_table_of_one_suite_or_file_or_none(results):
     assert table[["suite", "name"]].values.tolist() == [["quick", "table2-k05-d0"]]
     with pytest.raises(FileNotFoundError, match="nowhere: no such record"):
         load_records(results / "nowhere")
+    with pytest.raises(RecordError, match="null: damaged, or no record"):
+        load_records("/dev/null")
 
 
 def test_one_damaged_record_among_many_is_named(results):

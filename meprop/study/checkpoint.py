@@ -79,8 +79,8 @@ def save(path: Path, config: Config, state: dict[str, Any]) -> None:
 def load(path: Path, config: Config) -> dict[str, Any] | None:
     """The state to go on from, or None to start from the beginning.
 
-    A damaged file is left aside with a warning. One of another configuration or of other code is
-    refused: going on from it would give a result that nothing can give again.
+    A damaged one is left aside with a warning. One of another configuration or of other code, from
+    which nothing could give the result again, is refused, and so is any other file.
     """
     try:
         header, _, payload = path.read_bytes().partition(b"\n")
@@ -88,6 +88,8 @@ def load(path: Path, config: Config) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise CheckpointError(f"{path}: no checkpoint ({error.strerror}); move it away") from None
+    if not MAGIC.startswith(header[: len(MAGIC)]):  # somebody's own: it must not be replaced
+        raise CheckpointError(f"{path}: not a checkpoint of a run; {WAY_OUT}")
     if header != MAGIC + _checksum(payload):
         warnings.warn(f"{path}: damaged checkpoint, starting from the beginning", stacklevel=3)
         return None

@@ -24,8 +24,6 @@ STUDY = (
     "_download", "_files", "_torchvision", "checkpoint", "config", "contenders", "data",
     "measures", "network", "optimizer", "provenance", "record", "settings", "training",
 )  # fmt: skip
-
-
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

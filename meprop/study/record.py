@@ -163,7 +163,7 @@ def find_records(path: str | Path) -> dict[str, Record]:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such record or folder of records")
-    if path.is_file():
+    if not path.is_dir():
         return {path.stem: Record.load(path)}
     found = sorted(path.rglob("*.json"))
     return {file.relative_to(path).with_suffix("").as_posix(): Record.load(file) for file in found}
