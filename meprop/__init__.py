@@ -20,7 +20,7 @@ from meprop import schedule
 from meprop.conversion import convert, exact, recipe, revert
 from meprop.history import history_state, load_history_state
 from meprop.kernels import warm_up
-from meprop.layers import Conv1d, Conv2d, GradientTopK, Linear
+from meprop.layers import Conv1d, Conv2d, Conv3d, ConvTranspose2d, GradientTopK, Linear
 from meprop.rule import TopK
 from meprop.selection import select, thin
 from meprop.watching import Seen, watch
@@ -28,7 +28,7 @@ from meprop.watching import Seen, watch
 __version__ = "0.1.0"
 
 __all__ = [
-    "Conv1d", "Conv2d", "GradientTopK", "Linear", "Seen", "TopK", "convert", "exact",
-    "history_state", "load_history_state", "recipe", "revert", "schedule", "select", "thin",
-    "warm_up", "watch",
+    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d", "GradientTopK", "Linear", "Seen", "TopK",
+    "convert", "exact", "history_state", "load_history_state", "recipe", "revert", "schedule",
+    "select", "thin", "warm_up", "watch",
 ]  # fmt: skip

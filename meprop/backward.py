@@ -37,15 +37,31 @@ class Sliding(NamedTuple):
     groups: int
 
 
-def convolution(layer: Convolution, input: Tensor, padding: Any) -> Tensor:
-    """`F.conv2d` or `F.conv1d` with the layer's parameters and its selective backward pass."""
+class Transposed(NamedTuple):
+    """The same of a transposed convolution, in the order of its own arguments."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int
+    dilation: tuple[int, ...]
+
+
+def convolution(layer: Convolution, input: Tensor, padding: Any, over: Any = None) -> Tensor:
+    """torch's convolution with the layer's parameters and its selective backward pass.
+
+    With `over`, which is its `output_padding`, the transposed one.
+    """
     if input.is_complex():
         name = type(layer).__name__
         raise ValueError(f"{name}: takes real numbers, got {input.dtype}; use torch's own layer")
     x, weight, bias = _arguments(layer, input)
     count = weight.dim() - 2
     stride, padding, dilation = (each(v, count) for v in (layer.stride, padding, layer.dilation))
-    if count == 2:
+    if over is not None:
+        transposed = Transposed(stride, padding, tuple(over), layer.groups, dilation)
+        return _selective(x, weight, bias, layer, transposed)
+    if count > 1:
         return _selective(x, weight, bias, layer, Sliding(stride, padding, dilation, layer.groups))
     # As torch does it: an image of height 1.
     sliding = Sliding((1, *stride), (0, *padding), (1, *dilation), layer.groups)
@@ -64,7 +80,7 @@ def linear(layer: Linear, input: Tensor) -> Tensor:
 
 
 def _selective(
-    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Selecting, sliding: Sliding | None
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Selecting, sliding: Any
 ) -> Tensor:
     """With the selective backward pass, or torch's own where the layer selects only if it pays."""
     if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, sliding):
@@ -73,8 +89,12 @@ def _selective(
     return _apply(_Weighted, x, weight, bias, layer, sliding)
 
 
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, sliding: Sliding | None) -> Tensor:
-    return F.linear(x, weight, bias) if sliding is None else F.conv2d(x, weight, bias, *sliding)
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, sliding: Any) -> Tensor:
+    if sliding is None:
+        return F.linear(x, weight, bias)
+    if isinstance(sliding, Transposed):
+        return F.conv_transpose2d(x, weight, bias, *sliding)
+    return (F.conv2d if x.dim() == 4 else F.conv3d)(x, weight, bias, *sliding)
 
 
 def size_of(x: Tensor) -> tuple:
@@ -84,9 +104,13 @@ def size_of(x: Tensor) -> tuple:
 
 def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None) -> bool:
     assert layer.rule is not None
-    if layer.backend == "masked" or not kernels.supports(x, weight):
+    if layer.backend == "masked" or not _has_kernels(x, sliding) or not kernels.supports(x, weight):
         return False
     return pays(x, weight, sliding, layer.rule, x.requires_grad, torch.get_num_threads())
+
+
+def _has_kernels(x: Tensor, sliding: Any) -> bool:
+    return sliding is None or (isinstance(sliding, Sliding) and x.dim() == 4)
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
@@ -177,7 +201,7 @@ def _observe(layer: Selecting, grad: Tensor, kept: Tensor) -> None:
 def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     x, weight = ctx.saved_tensors
     layer, sliding, wants_bias = ctx.layer, ctx.sliding, ctx.needs_input_grad[2]
-    shape, over = x.shape, (0, 2, 3) if sliding else 0
+    shape, over = x.shape, (0, *range(2, grad.dim())) if sliding else 0
     if sliding is None:
         grad, x = (t.reshape(t.shape[:-1].numel(), t.shape[-1]) for t in (grad, x))
 
@@ -185,17 +209,20 @@ def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         if sliding is None:
             dx = grad @ weight.conj() if needs[0] else None
             return dx, grad.T @ x.conj() if needs[1] else None, grad.sum(0) if bias else None
-        stride, padding, dilation, groups = sliding
+        beyond = getattr(sliding, "output_padding", None)
         return torch.ops.aten.convolution_backward(
-            grad, x, weight, [weight.shape[0]] if bias else None, stride, padding, dilation,
-            False, [0, 0], groups, [*needs, bias],
+            grad, x, weight, [grad.shape[1]] if bias else None, sliding.stride, sliding.padding,
+            sliding.dilation, beyond is not None, beyond or (0,) * len(sliding.stride),
+            sliding.groups, [*needs, bias],
         )  # fmt: skip
 
     thinned, full = _sides(ctx)
     if _goes_sparse(layer, grad, x, weight, thinned, sliding):
         dx, dw, db = _sparse(layer, grad, x, weight, (*thinned, wants_bias), sliding)
     else:
-        chosen = grad if any(full) and not any(thinned) else top(layer, grad)
+        # Volumes are images to a selection, with as many rows as there are planes.
+        flat = grad.flatten(3) if sliding and grad.dim() == 5 else grad
+        chosen = grad if any(full) and not any(thinned) else top(layer, flat).reshape(grad.shape)
         summed = chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
         at_once = wants_bias and summed is chosen
         dx, dw, db = by_torch(chosen, thinned, at_once) if any(thinned) or at_once else (None,) * 3
@@ -222,7 +249,7 @@ def _goes_sparse(
         return False
     if not any(thinned) and layer.rule is not None and layer.rule.only is not None:
         return False  # nobody wants the side that it is for
-    if not kernels.supports(grad, x, weight):
+    if not _has_kernels(x, sliding) or not kernels.supports(grad, x, weight):
         return False
     sparse = layer.backend == "sparse" or cheaper(
         grad, x, weight, sliding, layer.rule,

@@ -12,16 +12,16 @@ from typing import Any, TypeVar, cast
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from meprop.layers import Conv1d, Conv2d, Linear, Selecting, check_settings
+from meprop import layers as own
+from meprop.layers import Selecting, check_settings
 from meprop.rule import TopK
 from meprop.watching import warn_of_drift
 
 M = TypeVar("M", bound=nn.Module)
 
 CONVERTED: dict[type[nn.Module], type[Selecting]] = {
-    nn.Conv2d: Conv2d,
-    nn.Conv1d: Conv1d,
-    nn.Linear: Linear,
+    getattr(nn, kind.__name__): kind
+    for kind in (own.Conv2d, own.Conv1d, own.Conv3d, own.ConvTranspose2d, own.Linear)
 }
 ORIGINAL: dict[type[nn.Module], type[nn.Module]] = {
     ours: theirs for theirs, ours in CONVERTED.items()

@@ -82,7 +82,9 @@ def _check_shape(name: str, layer: Selecting, run_grad: Tensor) -> None:
     """Raise a `ValueError` where this can be no `run_grad` of the layer."""
     shape = tuple(run_grad.shape)
     wanted: tuple[str | int, ...] = ("rows", *shape[1:])
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv3d):
+        wanted = ("samples", layer.out_channels, "depth", "height * width")
+    elif isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
         wanted = ("samples", layer.out_channels, "height", "width")
     elif isinstance(layer, nn.Conv1d):
         wanted = ("samples", layer.out_channels, 1, "width")

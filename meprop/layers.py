@@ -219,6 +219,36 @@ class Conv1d(Convolution, nn.Conv1d):
     """
 
 
+class Conv3d(Convolution, nn.Conv3d):
+    """`torch.nn.Conv3d` likewise, which saves no time: there are no kernels for it.
+
+    To a selection a volume is an image with a row for each plane, and so is its `run_grad`.
+
+    >>> layer = Conv3d(1, 8, 3, rule=TopK(0.05))
+    >>> layer(torch.rand(2, 1, 6, 6, 6)).sum().backward()
+    """
+
+
+class ConvTranspose2d(Convolution, nn.ConvTranspose2d):
+    """`torch.nn.ConvTranspose2d` likewise, which saves no time: there are no kernels for it.
+
+    >>> layer = ConvTranspose2d(8, 1, 2, stride=2, rule=TopK(0.05))
+    >>> layer(torch.rand(2, 8, 6, 6)).sum().backward()
+    """
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Same output as torch's layer, bit for bit."""
+        if self._without_us(input) or self.padding_mode != "zeros":
+            return nn.ConvTranspose2d.forward(self, input, output_size)
+        stride, padding, size, dilation = (
+            list(each(v, 2)) for v in (self.stride, self.padding, self.kernel_size, self.dilation)
+        )
+        beyond = self._output_padding(input, output_size, stride, padding, size, 2, dilation)
+        if input.dim() == 3:
+            return convolution(self, input.unsqueeze(0), self.padding, beyond).squeeze(0)
+        return convolution(self, input, self.padding, beyond)
+
+
 class Linear(Selecting, nn.Linear):
     """`torch.nn.Linear` whose backward pass uses only the selected entries of its output gradient.
 
@@ -264,6 +294,8 @@ def check_settings(layer: str, rule: object, settings: Mapping[str, object]) -> 
         raise ValueError(f"{layer}: rule must be a TopK or None, got {rule!r}")
     for name, value in settings.items():
         check_choice(layer, name, value, SETTINGS[name])
+    if layer in ("Conv3d", "ConvTranspose2d") and settings["backend"] == "sparse":
+        raise ValueError(f"{layer}: there are no kernels for it; backend must be auto or masked")
     if rule is not None and layer in SCOPES_OF:
         check_scope(rule, layer)
 

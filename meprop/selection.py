@@ -18,6 +18,8 @@ from meprop.rule import TopK
 SCOPES_OF = {
     "Conv1d": ("map", "sample", "layer", "mixed"),
     "Conv2d": ("map", "sample", "layer", "mixed"),
+    "Conv3d": ("map", "sample", "layer", "mixed"),
+    "ConvTranspose2d": ("map", "sample", "layer", "mixed"),
     "Linear": ("map", "sample", "layer", "mixed", "unified"),
 }
 WEYL, MIX, _32BITS = 0x9E3779B1, (0x85EBCA6B, 0xC2B2AE35), 0xFFFFFFFF

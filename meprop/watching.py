@@ -129,7 +129,8 @@ def _at_output(seen: Seen) -> Callable[..., None]:
         if isinstance(module, Selecting) and not module.is_plain:
             return  # its backward pass tells
         if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(lambda grad: seen.count(grad, grad))
+            planes = 3 if isinstance(module, nn.Conv3d) else -1  # see `_weighted_backward`
+            output.register_hook(lambda grad: seen.count(*[grad.flatten(planes)] * 2))
 
     return hook
 

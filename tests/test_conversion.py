@@ -9,6 +9,8 @@ from torch import nn
 from meprop import (
     Conv1d,
     Conv2d,
+    Conv3d,
+    ConvTranspose2d,
     GradientTopK,
     Linear,
     TopK,
@@ -309,19 +311,34 @@ def test_other_convolutions_are_left_alone_and_named_once():
     def model():
         return nn.ModuleDict({
             "a": nn.Conv2d(1, 1, 1), "b": nn.Conv1d(1, 1, 1), "c": nn.ConvTranspose2d(1, 1, 1),
-            "d": nn.Conv3d(1, 1, 1), "e": nn.Linear(1, 1),
+            "d": nn.ConvTranspose1d(1, 1, 1), "e": nn.Linear(1, 1),
         })  # fmt: skip
 
-    named = r"left alone: b \(Conv1d, see layers=\), c \(ConvTranspose2d\), d \(Conv3d\)"
+    named = (
+        r"left alone: b \(Conv1d, see layers=\), c \(ConvTranspose2d, see layers=\), "
+        r"d \(ConvTranspose1d\)"
+    )
     with pytest.warns(UserWarning) as seen:
         convert(model(), TopK(0.5))
     assert [bool(re.search(named, str(each.message))) for each in seen] == [True]
-    with pytest.warns(UserWarning, match=r"left alone: d \(Conv3d\)$"):
+    with pytest.warns(UserWarning, match=r"left alone: d \(ConvTranspose1d\)$"):
         found = convert(model(), TopK(0.5), layers=(nn.Conv1d, nn.Conv2d), skip="c")
     assert [type(found[name]) for name in "ab"] == [Conv2d, Conv1d]
     # Nothing was asked for that they could be: no warning, which would be an error here.
     convert(model(), TopK(0.5), layers=nn.Linear)
     convert(model(), {"a": TopK(0.5)})
+
+
+def test_volumes_and_transposed_convolutions_are_converted_on_demand():
+    model = nn.ModuleList([nn.Conv2d(1, 1, 1), nn.Conv3d(1, 1, 1), nn.ConvTranspose2d(1, 1, 1)])
+    kinds = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d)
+    with pytest.raises(ValueError, match="Conv3d: there are no kernels"):
+        convert(model, TopK(0.5), layers=kinds, backend="sparse")
+    assert [type(each) for each in model] == [*kinds]
+    convert(model, TopK(0.5), layers=kinds)
+    assert [type(each) for each in model] == [Conv2d, Conv3d, ConvTranspose2d]
+    assert [each.backend for each in model] == ["auto"] * 3
+    assert [type(each) for each in revert(model)] == [*kinds]
 
 
 def test_nothing_to_convert_is_said():
@@ -333,7 +350,7 @@ def test_nothing_to_convert_is_said():
     ("arguments", "message"),
     [
         ({"rule": 0.05}, "rule must be a TopK or None, got 0.05"),
-        ({"rule": TopK(0.1), "layers": (nn.Conv3d,)}, "layers can contain nn.Conv2d.*Conv3d"),
+        ({"rule": TopK(0.1), "layers": (nn.Fold,)}, "layers can contain nn.Conv2d.*Fold"),
         ({"rule": TopK(0.1), "skip": ("3.0",)}, "no module of the model: '3.0'"),
         ({"rule": TopK(0.1), "skip": ("2.00",)}, "did you mean '2.0'"),
         ({"rule": TopK(0.1), "backend": "fast"}, "backend .* got 'fast'"),

@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from meprop import Conv1d, Conv2d, GradientTopK, Linear, TopK
+from meprop import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose2d,
+    GradientTopK,
+    Linear,
+    TopK,
+    history_state,
+    load_history_state,
+    thin,
+)  # fmt: skip
 
 
 def pair(ours, theirs, arguments, seed=0, **settings):
@@ -235,3 +246,86 @@ def test_a_bad_value_is_named(make, name):
 
 def test_the_description_shows_the_rule():
     assert "TopK(ratio=0.05" in repr(Conv2d(1, 1, 1, rule=TopK(0.05)))
+
+
+MASKED = [
+    (Conv3d, nn.Conv3d, {"kernel_size": (2, 3, 1), "padding": (0, 1, 0), "stride": (1, 2, 1)}),
+    (Conv3d, nn.Conv3d, {"kernel_size": 2, "padding": "same", "dilation": 2, "groups": 2}),
+    (Conv3d, nn.Conv3d, {"kernel_size": 3, "padding": 1, "padding_mode": "circular"}),
+    (ConvTranspose2d, nn.ConvTranspose2d, {"kernel_size": 3, "stride": 2, "output_padding": 1}),
+    (ConvTranspose2d, nn.ConvTranspose2d, {"kernel_size": (1, 4), "padding": (0, 1), "groups": 2}),
+    (ConvTranspose2d, nn.ConvTranspose2d, {"kernel_size": 2, "dilation": 2, "bias": False}),
+]
+
+
+@pytest.mark.parametrize("rule", [TopK(0.3), TopK(0.2, scope="sample"), TopK(0.1, scope="layer")])
+@pytest.mark.parametrize(("ours", "theirs", "arguments"), MASKED)
+def test_volumes_and_transposed_convolutions_are_torchs_with_a_masked_gradient(
+    ours, theirs, arguments, rule
+):
+    arguments = {"in_channels": 2, "out_channels": 4, **arguments}
+    layer, plain = pair(ours, theirs, arguments, rule=rule)
+    x = torch.randn(3, 2, *([5] * (3 if ours is Conv3d else 2)), dtype=torch.float64)
+    upstream = torch.randn(plain(x).shape, dtype=torch.float64)
+    y, grads = gradients(layer, x, upstream)
+    assert torch.equal(y, plain(x))
+    assert torch.equal(layer(x[0]), plain(x[0]))
+    x.requires_grad_()
+    masked = thin(upstream.flatten(3), rule)[0].reshape(upstream.shape)
+    plain(x).backward(masked)
+    torch.testing.assert_close(grads["input"], x.grad)
+    torch.testing.assert_close(grads["weight"], plain.weight.grad)
+    if plain.bias is not None:  # the paper's: summed over all
+        over = (0, *range(2, x.dim()))
+        torch.testing.assert_close(grads["bias"], upstream.sum(over))
+
+
+def test_a_transposed_convolution_takes_an_output_size():
+    layer = ConvTranspose2d(1, 2, 3, stride=2, rule=TopK(0.5))
+    plain = nn.ConvTranspose2d(1, 2, 3, stride=2)
+    plain.load_state_dict(layer.state_dict())
+    x = torch.rand(2, 1, 4, 4)
+    assert torch.equal(layer(x, output_size=(10, 10)), plain(x, output_size=(10, 10)))
+
+
+@pytest.mark.parametrize("kind", [Conv3d, ConvTranspose2d])
+def test_layers_without_kernels_say_so(kind):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: there are no kernels"):
+        kind(1, 1, 1, backend="sparse")
+
+
+@pytest.mark.parametrize("only", ["weight", "input"])
+def test_volumes_keep_their_history_and_the_exact_side(only):
+    rule = TopK(0.25, decay=0.5, only=only)
+    layer, plain = pair(
+        Conv3d, nn.Conv3d, {"in_channels": 2, "out_channels": 3, "kernel_size": 2}, rule=rule
+    )
+    x, upstream = torch.randn(2, 2, 4, 4, 4).double(), torch.randn(2, 3, 3, 3, 3).double()
+    (_, grads), (_, exact) = (gradients(each, x, upstream) for each in (layer, plain))
+    same = {name: torch.allclose(grads[name], exact[name]) for name in ("input", "weight")}
+    assert same == {"input": only == "weight", "weight": only == "input"}
+    assert torch.equal(layer.run_grad, 0.5 * upstream.abs().flatten(3))
+    load_history_state(layer, history_state(layer))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2d(2, 3, 3, padding=1, rule=TopK(1.0), backend="masked"), (2, 2, 4, 4)),
+        (Conv1d(2, 3, 2, rule=TopK(1.0), backend="masked"), (2, 2, 5)),
+        (Conv3d(1, 2, 2, rule=TopK(1.0)), (1, 1, 3, 3, 3)),
+        (ConvTranspose2d(2, 1, 2, stride=2, rule=TopK(1.0)), (2, 2, 2, 2)),
+        (Linear(3, 4, rule=TopK(1.0), backend="masked"), (2, 3)),
+        (GradientTopK(TopK(1.0)), (2, 3)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_all_that_is_kept_is_the_derivative(layer, shape):
+    layer = layer.double()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def call(x, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
