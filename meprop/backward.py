@@ -29,28 +29,19 @@ OBSERVERS: WeakKeyDictionary[nn.Module, list[Callable[[Tensor, Tensor], None]]] 
 
 
 class Sliding(NamedTuple):
-    """How a convolution slides over its input, in the order of torch's arguments."""
+    """How a convolution slides over its input; a transposed one has an `output_padding`."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    output_padding: tuple[int, ...] | None = None
 
 
-class Transposed(NamedTuple):
-    """The same of a transposed convolution, in the order of its own arguments."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    groups: int
-    dilation: tuple[int, ...]
-
-
-def convolution(layer: Convolution, input: Tensor, padding: Any, over: Any = None) -> Tensor:
+def convolution(layer: Convolution, input: Tensor, padding: Any, beyond: Any = None) -> Tensor:
     """torch's convolution with the layer's parameters and its selective backward pass.
 
-    With `over`, which is its `output_padding`, the transposed one.
+    beyond: the `output_padding` of a transposed one.
     """
     if input.is_complex():
         name = type(layer).__name__
@@ -58,11 +49,9 @@ def convolution(layer: Convolution, input: Tensor, padding: Any, over: Any = Non
     x, weight, bias = _arguments(layer, input)
     count = weight.dim() - 2
     stride, padding, dilation = (each(v, count) for v in (layer.stride, padding, layer.dilation))
-    if over is not None:
-        transposed = Transposed(stride, padding, tuple(over), layer.groups, dilation)
-        return _selective(x, weight, bias, layer, transposed)
     if count > 1:
-        return _selective(x, weight, bias, layer, Sliding(stride, padding, dilation, layer.groups))
+        sliding = Sliding(stride, padding, dilation, layer.groups, beyond)
+        return _selective(x, weight, bias, layer, sliding)
     # As torch does it: an image of height 1.
     sliding = Sliding((1, *stride), (0, *padding), (1, *dilation), layer.groups)
     return _selective(x.unsqueeze(2), weight.unsqueeze(2), bias, layer, sliding).squeeze(2)
@@ -80,7 +69,7 @@ def linear(layer: Linear, input: Tensor) -> Tensor:
 
 
 def _selective(
-    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Selecting, sliding: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Selecting, sliding: Sliding | None
 ) -> Tensor:
     """With the selective backward pass, or torch's own where the layer selects only if it pays."""
     if layer.where == "pays" and layer.rule is not None and not _pays(layer, x, weight, sliding):
@@ -89,12 +78,14 @@ def _selective(
     return _apply(_Weighted, x, weight, bias, layer, sliding)
 
 
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, sliding: Any) -> Tensor:
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, sliding: Sliding | None) -> Tensor:
     if sliding is None:
         return F.linear(x, weight, bias)
-    if isinstance(sliding, Transposed):
-        return F.conv_transpose2d(x, weight, bias, *sliding)
-    return (F.conv2d if x.dim() == 4 else F.conv3d)(x, weight, bias, *sliding)
+    stride, padding, dilation, groups, beyond = sliding
+    if beyond is None:
+        plain: Any = F.conv2d if x.dim() == 4 else F.conv3d
+        return plain(x, weight, bias, stride, padding, dilation, groups)
+    return F.conv_transpose2d(x, weight, bias, stride, padding, beyond, groups, dilation)
 
 
 def size_of(x: Tensor) -> tuple:
@@ -109,8 +100,8 @@ def _pays(layer: Selecting, x: Tensor, weight: Tensor, sliding: Sliding | None) 
     return pays(x, weight, sliding, layer.rule, x.requires_grad, torch.get_num_threads())
 
 
-def _has_kernels(x: Tensor, sliding: Any) -> bool:
-    return sliding is None or (isinstance(sliding, Sliding) and x.dim() == 4)
+def _has_kernels(x: Tensor, sliding: Sliding | None) -> bool:
+    return sliding is None or (sliding.output_padding is None and x.dim() == 4)
 
 
 def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
@@ -209,11 +200,10 @@ def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         if sliding is None:
             dx = grad @ weight.conj() if needs[0] else None
             return dx, grad.T @ x.conj() if needs[1] else None, grad.sum(0) if bias else None
-        beyond = getattr(sliding, "output_padding", None)
+        *slide, groups, beyond = sliding
         return torch.ops.aten.convolution_backward(
-            grad, x, weight, [grad.shape[1]] if bias else None, sliding.stride, sliding.padding,
-            sliding.dilation, beyond is not None, beyond or (0,) * len(sliding.stride),
-            sliding.groups, [*needs, bias],
+            grad, x, weight, [grad.shape[1]] if bias else None, *slide, beyond is not None,
+            beyond or (0,) * (x.dim() - 2), groups, [*needs, bias],
         )  # fmt: skip
 
     thinned, full = _sides(ctx)
@@ -265,12 +255,13 @@ def _sparse(
     sliding: Sliding | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
+    slide: dict[str, Any] = dict(zip(Sliding._fields[:4], sliding or (), strict=False))
     kernel = kernels.linear_backward if sliding is None else kernels.conv2d_backward
     *grads, run_grad, kept = kernel(
         grad, x, weight, rule=layer.rule, run_grad=layer.past(grad), generator=layer.generator,
         needs=needs, per_position=layer.history == "position",
         watched=bool(OBSERVERS) and layer in OBSERVERS,
-        **({} if sliding is None else sliding._asdict()),
+        **slide,
     )  # fmt: skip
     layer.keep(run_grad)
     _observe(layer, grad, kept)

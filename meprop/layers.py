@@ -240,9 +240,8 @@ class ConvTranspose2d(Convolution, nn.ConvTranspose2d):
         """Same output as torch's layer, bit for bit."""
         if self._without_us(input) or self.padding_mode != "zeros":
             return nn.ConvTranspose2d.forward(self, input, output_size)
-        stride, padding, size, dilation = (
-            list(each(v, 2)) for v in (self.stride, self.padding, self.kernel_size, self.dilation)
-        )
+        slide = (self.stride, self.padding, self.kernel_size)
+        stride, padding, size, dilation = (list(each(v, 2)) for v in (*slide, self.dilation))
         beyond = self._output_padding(input, output_size, stride, padding, size, 2, dilation)
         if input.dim() == 3:
             return convolution(self, input.unsqueeze(0), self.padding, beyond).squeeze(0)

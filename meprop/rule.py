@@ -91,7 +91,12 @@ class TopK:
     @property
     def keeps_all(self) -> bool:
         """Whether it passes every gradient on as it is, and keeps no `run_grad`."""
-        return self.ratio == 1 and self.decay == 0 and self.pick != "centred"
+        return self.ratio == 1 and self.decay == 0
+
+    @property
+    def centres(self) -> bool:
+        """Whether it takes the mean from what is selected; what is whole, is balanced by itself."""
+        return self.pick == "centred" and self.ratio < 1
 
     def k(self, size: int) -> int:
         """Number of entries kept in a group of `size` entries."""

@@ -71,6 +71,17 @@ def warm_up(steps: int, then: Ratio | float) -> Ratio:
     return lambda step: 1.0 if step < steps else later(step - steps)
 
 
+def until(steps: int, ratio: Ratio | float) -> Ratio:
+    """A ratio, or a function, for the first `steps`; full gradients from there on.
+
+    >>> [until(2, ratio=0.05)(step) for step in range(4)]
+    [0.05, 0.05, 1.0, 1.0]
+    """
+    _check_steps("until", steps)
+    first = _function(ratio)
+    return lambda step: first(step) if step < steps else 1.0
+
+
 def alternate(ratio: float, steps: int = 1) -> Ratio:
     """`steps` with full gradients and as many with `ratio`, by turns.
 

@@ -85,7 +85,7 @@ def thin(
         return draw(grad, from_groups(t, grad.shape, rule.scope), draw_key(generator)), None
     mask, history = select(grad, rule, history, generator, per_position=per_position)
     kept = torch.where(mask, grad, 0)
-    return (centre(kept) if rule.pick == "centred" else kept), history
+    return (centre(kept) if rule.centres else kept), history
 
 
 def centre(kept: Tensor) -> Tensor:

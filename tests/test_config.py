@@ -62,6 +62,7 @@ YOUNGER = {
     "optimizer": "sgd",
     "schedule": "onecycle",
     "augment": True,
+    "thinned_epochs": 20,
     "train_eval": True,
 }
 
@@ -85,7 +86,7 @@ def test_the_digest_tells_every_field_apart():
         {"activation": "sigmoid"}, {"dropout": 0.5}, {"backend": "masked"}, {"epochs": 3},
         {"batch_size": 5}, {"lr": 0.01}, {"seed": 1}, {"threads": 2}, {"network": "resnet20"},
         {"contender": "samples", "decay": 0.0}, {"optimizer": "sgd"}, {"schedule": "onecycle"},
-        {"augment": True}, {"train_eval": True},
+        {"augment": True}, {"thinned_epochs": 20}, {"train_eval": True},
     ]  # fmt: skip
     assert {name for change in changes for name in change} == set(base.to_dict()) | set(YOUNGER)
     digests = {Config.from_dict(base.to_dict() | change).digest for change in changes}
@@ -105,6 +106,8 @@ def test_spellings_of_one_configuration_are_equal():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"thinned_epochs": 3}, "thinned_epochs=3 has no effect without a ratio"),
+        ({"ratio": 0.1, "thinned_epochs": 30}, "thinned_epochs must be fewer than the 30 epochs"),
         (
             {"dataset": "mnst"},
             "dataset must be 'mnist', 'digits', 'fashion-mnist' or 'cifar10', got 'mnst'",

@@ -31,6 +31,7 @@ def train(model, scheduler, steps):
         (schedule.linear(0.1, 0.5, steps=2), [0.1, 0.3, 0.5, 0.5, 0.5, 0.5]),
         (schedule.cosine(1.0, 0.2, steps=2), [1.0, 0.6, 0.2, 0.2, 0.2, 0.2]),
         (schedule.warm_up(2, 0.1), [1.0, 1.0, 0.1, 0.1, 0.1, 0.1]),
+        (schedule.until(2, 0.1), [0.1, 0.1, 1.0, 1.0, 1.0, 1.0]),
         (schedule.warm_up(3, schedule.linear(0.5, 0.1, steps=2)), [1.0, 1.0, 1.0, 0.5, 0.3, 0.1]),
         (schedule.alternate(0.1), [1.0, 0.1, 1.0, 0.1, 1.0, 0.1]),
         (schedule.alternate(0.1, steps=2), [1.0, 1.0, 0.1, 0.1, 1.0, 1.0]),

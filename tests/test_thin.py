@@ -172,6 +172,9 @@ def test_centred_maps_sum_to_zero(last):
     torch.testing.assert_close(kernels.thin(grad, rule)[0], kept)
     differences = (kept - grad)[:, 0][mask[:, 0]]
     assert differences.max() - differences.min() < 1e-5  # one number a map
+    whole = TopK(1.0, pick="centred")  # nothing is left out: nothing to balance
+    assert torch.equal(thin(grad, whole)[0], grad)
+    assert torch.equal(kernels.thin(grad, whole)[0], grad)
 
 
 def test_random_numbers_are_even_and_unrelated():

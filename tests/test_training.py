@@ -166,6 +166,16 @@ def test_the_loss_goes_down(setting):
     assert len(last["layers"]) == (20 if config.network == "resnet20" else 4)
 
 
+@pytest.mark.parametrize("way", [{}, {"contender": "channels"}])
+def test_the_last_epochs_may_be_exact(few_digits, way):
+    setting = {"batch_norm": True, "decay": 0.0, "ratio": 0.25, "thinned_epochs": 2, **way}
+    record = train(replace(TINY, **setting), progress=False)
+    after = [next(iter(epoch["layers"].values()))["weight"] for epoch in record.history]
+    kept = [epoch["layers"]["conv1"]["norm_kept"] for epoch in record.history]
+    assert kept[2] == 1 and after[2] >= max(after[:2])
+    assert way or max(kept[:2]) < 1
+
+
 def test_other_seeds_and_epochs_are_other_orders_of_all_images():
     orders = {
         tuple(torch.cat(list(batches(Config(seed=seed), 100, epoch))).tolist())

@@ -197,14 +197,14 @@ def thin(
     history = _in_float32(history)
     if history is not None and not per_position:
         history = history.reshape(rows.shape).clone() if history.shape == grad.shape else None
-    centred = rule.pick == "centred"  # by the reference, to the last bit
-    by_size = replace(rule, pick="top") if centred else rule
+    by_size = replace(rule, pick="top") if rule.pick == "centred" else rule
     *_, new, kept = _driver.launch(rows, by_size, history, generator, per_position)
     assert kept is not None
     if new is not None and not per_position:
         new = new.reshape(grad.shape)
     kept = kept.reshape(grad.shape)
-    return (selection.centre(kept) if centred else kept), new
+    # Centred by the reference, to the last bit
+    return (selection.centre(kept) if rule.centres else kept), new
 
 
 def _in_float32(run_grad: Tensor | None) -> Tensor | None:

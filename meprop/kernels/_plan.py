@@ -167,7 +167,7 @@ def layout_of(
     fields |= dict(
         nhwc=int(nhwc), samples=samples, maps=maps, area=area, groups=groups.number,
         decay=_bits(decay), drawn=_bits(drawn),
-        centred=int(rule is not None and rule.pick == "centred"), sparse_bias=int(sparse_bias),
+        centred=int(rule is not None and rule.centres), sparse_bias=int(sparse_bias),
         threads=threads, parts=len(parts), guess_tasks=0 if given else min(units, many),
         bias_tasks=-(-maps // ROW) if needs[2] and not sparse_bias else 0,
         group_tasks=min(groups.number, scanned),

@@ -131,7 +131,7 @@ def cheaper(
     >>> cheaper(torch.ones(10, 10), torch.ones(10, 1024), torch.ones(10, 1024), None, rule=None)
     False
     """
-    _, padding, _, groups = sliding or LINEAR
+    _, padding, _, groups = (sliding or LINEAR)[:4]
     ratio = 1.0 if rule is None else rule.ratio
     place = (padding, groups, wants_input, x.dim() == 4 and _takes_channels_last(x, weight))
     break_even = _break_even(grad.shape, x.shape, weight.shape, place, ratio, threads)
@@ -195,7 +195,7 @@ def pays(
 def _pays(
     x: tuple, weight: tuple, sliding: Any, last: bool, ratio: float, both: bool, threads: int
 ) -> bool:
-    stride, padding, dilation, groups = sliding or LINEAR
+    stride, padding, dilation, groups = (sliding or LINEAR)[:4]
     sizes = zip(x[2:], weight[2:], stride, padding, dilation, strict=False)
     out_area = prod((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes)
     layer = _layer(x[0], out_area, x, weight, (padding, groups, both, last))

@@ -88,6 +88,7 @@ class Config:
     schedule: Annotated[str, OneOf(SCHEDULES)] = "constant"  # constant | onecycle (lr is its peak)
     augment: bool = False  # shift and mirror the training images
     only: Annotated[str, OneOf(ONLY)] | None = None  # thin one gradient alone: weight | input
+    thinned_epochs: _Count | None = None  # with a ratio: so many epochs, then exact ones
     train_eval: bool = False  # try each epoch's network on the first 10,000 training images too
 
     def __post_init__(self) -> None:
@@ -102,7 +103,14 @@ class Config:
             )
         if self.ratio is None:
             way_out = "set ratio (0.05 is the paper's 5%), or leave it out"
-            self._refuse((*_SELECTION, "contender"), f"without a ratio; {way_out}")
+            self._refuse(
+                (*_SELECTION, "contender", "thinned_epochs"), f"without a ratio; {way_out}"
+            )
+        elif (self.thinned_epochs or 0) >= self.epochs:
+            raise ValueError(
+                f"thinned_epochs must be fewer than the {self.epochs} epochs, or left out, got "
+                f"{self.thinned_epochs!r}"
+            )
         if self.contender is not None:
             self._refuse((*_SELECTION, "backend"), f"with contender={self.contender!r}")
         if self.network == "resnet20":

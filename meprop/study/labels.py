@@ -25,6 +25,7 @@ _WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
     "history": {"slot": "memory per slot", "position": "memory per position"},
     "select_at": {"conv": "below BN", "bn": "above BN"},
     "train_size": lambda value: f"{value:,} images" if value else "all images",
+    "thinned_epochs": "for {} epochs".format,
     "dropout": lambda value: f"dropout {value:g}" if value else "",
 }
 
@@ -47,8 +48,9 @@ def words(config: Config, names: Sequence[str]) -> list[str]:
 
 # What a title says of a run, the ratio always and the others where they are not the default.
 _TITLE = (
-    *("ratio", "decay", "scope", "pick", "bias", "only", "sparse_layers", "history", "select_at"),
-    *("contender", "batch_norm", "activation", "dropout", "network", "dataset", "train_size"),
+    *("ratio", "decay", "scope", "pick", "bias", "only", "thinned_epochs", "sparse_layers"),
+    *("history", "select_at", "contender", "batch_norm", "activation", "dropout", "network"),
+    *("dataset", "train_size"),
 )
 
 

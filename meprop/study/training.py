@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from tqdm import tqdm
 
+from meprop.conversion import exact
 from meprop.history import history_state, load_history_state
 from meprop.study import checkpoint as checkpoints
 from meprop.study.config import Config
@@ -105,7 +106,11 @@ def steps(
         shown: Part | Augmented = data
         if config.augment:
             shown = Augmented(data, derive(config.seed, "augmentation", epoch))
-        with thinned(model, config.contender, config.ratio or 1.0, epoch):
+        with (
+            thinned(model, config.contender, config.ratio or 1.0, epoch)
+            if epoch <= (config.thinned_epochs or config.epochs)
+            else exact(model)
+        ):
             for i, batch in enumerate(batches(config, len(data), epoch)):
                 number += 1
                 done, total = (epoch - 1) * of_an_epoch + i, config.epochs * of_an_epoch
