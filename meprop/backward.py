@@ -109,7 +109,7 @@ def topk_gradient(layer: GradientTopK, input: Tensor) -> Tensor:
     return _apply(_Identity, input, layer)
 
 
-def refuse_symbols(input: object) -> None:
+def refuse_proxy(input: object) -> None:
     """Raise where torch.fx or torch.jit looks into a layer instead of calling it."""
     if isinstance(input, torch.fx.Proxy):
         refuse("torch.fx")

@@ -18,6 +18,7 @@ from meprop.rule import TopK
 from meprop.watching import warn_of_drift
 
 M = TypeVar("M", bound=nn.Module)
+Kinds = Collection[type[nn.Module]] | type[nn.Module]
 
 CONVERTED: dict[type[nn.Module], type[Selecting]] = {
     getattr(nn, kind.__name__): kind
@@ -30,15 +31,10 @@ OURS = tuple(ORIGINAL)
 
 
 def convert(
-    model: M,
-    rule: TopK | Mapping[str, TopK | None] | None,
-    layers: Collection[type[nn.Module]] | type[nn.Module] = (nn.Conv2d,),
-    skip: Collection[str] | str = (),
-    backend: str = "auto",
-    history: str = "slot",
-    in_eval: str = "select",
-    where: str | None = None,
-) -> M:
+    model: M, rule: TopK | Mapping[str, TopK | None] | None, layers: Kinds = (nn.Conv2d,),
+    skip: Collection[str] | str = (), backend: str = "auto", history: str = "slot",
+    in_eval: str = "select", where: str | None = None,
+) -> M:  # fmt: skip
     """Swap torch's layers of the given types for ours, in place, and return the model.
 
     Look at the accuracy before the speed: in deep networks, and below batch normalisation, a rule
@@ -214,9 +210,7 @@ def _ours(module: nn.Module) -> type[nn.Module]:
     return CONVERTED.get(type(module), type(module))
 
 
-def _checked_layers(
-    layers: Collection[type[nn.Module]] | type[nn.Module],
-) -> tuple[type[nn.Module], ...]:
+def _checked_layers(layers: Kinds) -> tuple[type[nn.Module], ...]:
     wanted = (layers,) if isinstance(layers, type | str) else tuple(layers)
     for layer in wanted or (layers,):
         if layer not in CONVERTED:

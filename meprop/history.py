@@ -25,10 +25,8 @@ def history_state(model: nn.Module) -> State:
     state: State = {}
     for name, layer in _selecting(model).items():
         *earlier, last = [None, *(each.detach().clone() for each in layer.run_grads.values())]
-        state[name] = {
-            "run_grad": last,
-            "generator": None if layer.generator is None else layer.generator.get_state(),
-        }
+        generator = None if layer.generator is None else layer.generator.get_state()
+        state[name] = {"run_grad": last, "generator": generator}
         if earlier[1:]:
             state[name]["earlier"] = earlier[1:]
         if layer.rests:

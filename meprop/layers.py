@@ -9,15 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from meprop.backward import (
-    convolution,
-    each,
-    linear,
-    refuse,
-    refuse_symbols,
-    size_of,
-    topk_gradient,
-)  # fmt: skip
+from meprop.backward import convolution, each, linear, refuse, refuse_proxy, size_of, topk_gradient
 from meprop.rule import TopK, check_choice
 from meprop.selection import SCOPES_OF, check_scope
 
@@ -144,7 +136,7 @@ class Selecting(nn.Module):
         own["is_plain"] = passes_all
         if passes_all or not torch.is_grad_enabled():
             return True
-        refuse_symbols(input)
+        refuse_proxy(input)
         if own["rests"]:
             own["rests"] -= 1
             own["is_plain"] = True

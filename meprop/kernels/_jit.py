@@ -17,20 +17,13 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import codegen, sigutils
 from numba.core.caching import FunctionCache
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.types.functions import BaseFunction
 from numba.core.typing.templates import AttributeTemplate
-from numba.extending import (
-    infer_getattr,
-    intrinsic,
-    lower_getattr_generic,
-    models,
-    register_model,
-)
 
 _STEPS = ("_optimize_final_module", "_finalize_final_module", "get_pointer_to_function")
 _INNER: set[str] = set()
@@ -114,13 +107,13 @@ class _At(types.Type):
         super().__init__(name=f"{record.__name__} at an address")
 
 
-@register_model(_At)
-class _Model(models.PrimitiveModel):
+@extending.register_model(_At)
+class _Model(extending.models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, ir.IntType(64))
 
 
-@infer_getattr
+@extending.infer_getattr
 class _Fields(AttributeTemplate):
     key = _At
 
@@ -128,7 +121,7 @@ class _Fields(AttributeTemplate):
         return types.int64 if name in kind.record._fields else None
 
 
-@lower_getattr_generic(_At)
+@extending.lower_getattr_generic(_At)
 def _load_field(context: Any, builder: Any, kind: _At, address: Any, name: str) -> Any:
     base = builder.inttoptr(address, ir.IntType(64).as_pointer())
     index = ir.Constant(ir.IntType(64), kind.record._fields.index(name))
@@ -159,7 +152,7 @@ def emitted(returns: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
         def typed(typing: Any, *args: Any) -> Any:
             return returns(*takes), code
 
-        return intrinsic(typed)
+        return extending.intrinsic(typed)
 
     return make
 

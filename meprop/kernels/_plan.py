@@ -267,13 +267,9 @@ def _convolution(
     stretch = -(-length // LANES) * LANES
     row_size = outer * segments * stretch
     whole = length == stretch
-    x_last, dx_last, weight_last, dw_last = (
-        _channels_last(*tensor)
-        for tensor in (
-            (x_shape, x_steps), (x_shape, dx_steps), (weight_shape, weight_steps),
-            (weight_shape, dw_steps),
-        )
-    )  # fmt: skip
+    x_last, dx_last = (_channels_last(x_shape, steps) for steps in (x_steps, dx_steps))
+    weights = (weight_steps, dw_steps)
+    weight_last, dw_last = (_channels_last(weight_shape, steps) for steps in weights)
     sample_cuts, map_cuts = _weight_cuts(
         threads, samples, maps, maps * row_size, samples * channels * pixels, kept
     )

@@ -38,16 +38,10 @@ class PaperCNN(nn.Module):
     """
 
     def __init__(
-        self,
-        activation: str = "relu",
-        batch_norm: bool = False,
-        rule: TopK | None = None,
-        sparse_layers: Collection[str] = ("conv1", "conv2"),
-        dropout: float = 0.0,
-        backend: str = "auto",
-        history: str = "slot",
-        select_at: str = "conv",
-    ) -> None:
+        self, activation: str = "relu", batch_norm: bool = False, rule: TopK | None = None,
+        sparse_layers: Collection[str] = ("conv1", "conv2"), dropout: float = 0.0,
+        backend: str = "auto", history: str = "slot", select_at: str = "conv",
+    ) -> None:  # fmt: skip
         super().__init__()
         check_choice("PaperCNN", "activation", activation, tuple(ACTIVATIONS))
         check_choice("PaperCNN", "select_at", select_at, SELECT_AT)
@@ -115,13 +109,10 @@ class ResNet20(nn.Module):
     """
 
     def __init__(
-        self,
-        rule: TopK | None = None,
-        backend: str = "auto",
-        history: str = "slot",
+        self, rule: TopK | None = None, backend: str = "auto", history: str = "slot",
         mean: Collection[float] = (0.4914, 0.4822, 0.4465),
         std: Collection[float] = (0.2470, 0.2435, 0.2616),
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         settings = {"rule": rule, "backend": backend, "history": history}
         for name, values in (("mean", mean), ("std", std)):

@@ -228,11 +228,8 @@ def refresh(names: Sequence[str] = (), every: bool = False, cores: int | None = 
             raise ExperimentsError(f"notebooks: no page {name!r}; {nearest(name, known)}")
     options = resources("notebooks", cores)
     with alone(["pages"]):
-        chosen = [
-            page
-            for page in known.values()
-            if page.name in names or every or not (names or page.up_to_date())
-        ]
+        wanted = known.values() if every else [known[name] for name in dict.fromkeys(names)]
+        chosen = list(wanted) or [page for page in known.values() if not page.up_to_date()]
         if not chosen:
             print(f"Nothing to execute: all {len(known)} pages are up to date.")
             return 0

@@ -66,13 +66,9 @@ def draft(run: Run) -> Path:
 
 
 def train(
-    suites: list[str],
-    only: list[str] | None = None,
-    seeds: list[int] | None = None,
-    cores: int | None = None,
-    profile: str | None = None,
-    dry_run: bool = False,
-) -> int:
+    suites: list[str], only: list[str] | None = None, seeds: list[int] | None = None,
+    cores: int | None = None, profile: str | None = None, dry_run: bool = False,
+) -> int:  # fmt: skip
     """Train what is missing of some suites, or of all whose records are committed.
 
     Returns the exit code.

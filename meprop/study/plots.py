@@ -12,13 +12,9 @@ from meprop.study.style import PALETTE
 
 
 def forest(
-    axis: Axes,
-    found: pd.DataFrame,
-    places: Sequence[float] | None = None,
-    colour: object = PALETTE[0],
-    marker: str = "o",
-    label: str | None = None,
-) -> None:
+    axis: Axes, found: pd.DataFrame, places: Sequence[float] | None = None,
+    colour: object = PALETTE[0], marker: str = "o", label: str | None = None,
+) -> None:  # fmt: skip
     """A point and its interval for each row (`estimate`, `low`, `high`), the first on top."""
     places = range(len(found)) if places is None else places
     half = [found.estimate - found.low, found.high - found.estimate]

@@ -75,13 +75,10 @@ class Step(NamedTuple):
 
 
 def steps(
-    config: Config,
-    model: nn.Module,
-    data: Part,
-    optimizer: Optimizer | None = None,
+    config: Config, model: nn.Module, data: Part, optimizer: Optimizer | None = None,
     epochs: Iterable[int] | None = None,
     around: Callable[[int], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-) -> Iterator[Step]:
+) -> Iterator[Step]:  # fmt: skip
     """Train a network on the first `config.train_size` of some images, a step at a time.
 
     Each `next` learns from one mini-batch, so the caller may look at the network between two of
@@ -106,11 +103,8 @@ def steps(
         shown: Part | Augmented = data
         if config.augment:
             shown = Augmented(data, derive(config.seed, "augmentation", epoch))
-        with (
-            thinned(model, config.contender, config.ratio or 1.0, epoch)
-            if epoch <= (config.thinned_epochs or config.epochs)
-            else exact(model)
-        ):
+        way = thinned(model, config.contender, config.ratio or 1.0, epoch)
+        with way if epoch <= (config.thinned_epochs or epoch) else exact(model):
             for i, batch in enumerate(batches(config, len(data), epoch)):
                 number += 1
                 done, total = (epoch - 1) * of_an_epoch + i, config.epochs * of_an_epoch
