@@ -1,14 +1,13 @@
 """Our layers among what else people do with networks: the same as torch's, or a clear word."""
 
 import copy
-from fractions import Fraction
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from meprop import Conv2d, GradientTopK, Linear, TopK, convert, load_history_state, revert, select
+from meprop import Conv2d, GradientTopK, Linear, TopK, convert, revert, select
 
 BACKENDS = ("auto", "sparse", "masked")
 
@@ -151,14 +150,6 @@ def test_averaging_a_model_that_has_a_past():
     assert "0.run_grad" not in dict(model.named_buffers())
 
 
-def test_the_past_moves_with_the_model():
-    ours, x = layer(TopK(0.1, decay=0.5))
-    ours(x).sum().backward()
-    assert ours.double().run_grad.dtype == torch.float64
-    assert copy.deepcopy(ours).run_grad.equal(ours.run_grad)
-    assert ours.to("meta").run_grad.is_meta
-
-
 def test_an_activation_in_place_above_the_selection():
     def model(*inner):
         torch.manual_seed(0)
@@ -218,19 +209,6 @@ def test_layers_that_are_not_initialised(kind):
     ours = nn.utils.skip_init(kind, *arguments, rule=TopK(0.5))
     assert ours.weight.device.type == "cpu" and ours.rule == TopK(0.5)
     assert kind(*arguments, device="meta").weight.is_meta
-
-
-def test_a_rule_that_is_set_is_checked_and_takes_effect():
-    ours, x = layer(TopK(0.5), "masked", history="position")
-    with pytest.raises(ValueError, match="scope 'unified'"):
-        ours.rule = TopK(0.5, scope="unified")
-    with pytest.raises(ValueError, match=r"rule must be a TopK or None, got 0\.5"):
-        ours.rule = 0.5
-    assert ours.rule == TopK(0.5)
-    ours.rule = TopK(0.25, pick="random")
-    assert (ours.backend, ours.history) == ("masked", "position")
-    ours(x).sum().backward()
-    assert ours.generator is not None
 
 
 def test_fake_tensors():
@@ -331,30 +309,3 @@ def test_a_layer_whose_forward_was_replaced_is_left_alone():
     with pytest.warns(UserWarning, match=r"left alone: 0 \(its forward was replaced\)"):
         convert(model, TopK(0.5))
     assert [type(each) for each in model] == [nn.Conv2d, Conv2d]
-
-
-def test_a_shared_layer_is_skipped_by_either_name():
-    for name in ("a", "b"):
-        model = nn.Module()
-        model.a = model.b = nn.Conv2d(1, 4, 3)
-        model.c = nn.Conv2d(1, 4, 3)
-        convert(model, TopK(0.5), skip=name)
-        assert (type(model.a), type(model.c)) == (nn.Conv2d, Conv2d)
-
-
-@pytest.mark.parametrize("layers", ["Conv2d", ()])
-def test_layers_that_are_no_types(layers):
-    with pytest.raises(
-        ValueError, match=rf"can contain nn.Conv2d.* got {layers!r}".replace("()", r"\(\)")
-    ):
-        convert(nn.Conv2d(1, 4, 3), TopK(0.5), layers=layers)
-
-
-def test_numbers_of_other_kinds_in_a_rule():
-    rule = TopK(Fraction(1, 20), decay=Fraction(1, 2))
-    assert rule == TopK(0.05, decay=0.5) and type(rule.decay) is float
-
-
-def test_a_state_that_is_not_whole():
-    with pytest.raises(ValueError, match=r"layer '0' needs 'run_grad' and 'generator', got \[\]"):
-        load_history_state(nn.Sequential(Conv2d(1, 2, 3, rule=TopK(0.5))), {"0": {}})

@@ -79,15 +79,6 @@ def test_layers_and_skip():
     assert [type(model[0]), type(model[3])] == [nn.Conv2d, Linear]
 
 
-def test_converting_again_sets_the_new_rule():
-    model = convert(small(), TopK(0.1, decay=0.5))
-    model(torch.rand(2, 1, 8, 8)).sum().backward()
-    convert(model, TopK(0.2), backend="masked")
-    assert model[0].rule == TopK(0.2)
-    assert model[0].backend == "masked"
-    assert model[0].run_grad is None
-
-
 def test_a_new_ratio_keeps_the_past():
     x = torch.rand(2, 1, 8, 8)
     models = [convert(small(), TopK(0.1, decay=0.5)) for _ in range(2)]
@@ -106,18 +97,17 @@ def test_a_new_ratio_keeps_the_past():
     assert models[0][0].run_grad is None
 
 
-def test_a_new_ratio_keeps_the_generator_of_random_picks():
-    layer = Linear(4, 16, rule=TopK(0.5, pick="random"))
+def test_a_rule_that_is_set_is_checked_and_the_rest_stays():
+    layer = Conv2d(4, 16, 3, backend="masked", history="position", in_eval="exact")
+    for wrong, message in ((TopK(0.5, scope="unified"), "scope 'unified'"), (0.5, r"got 0\.5")):
+        with pytest.raises(ValueError, match=message):
+            layer.rule = wrong
+    layer.rule = TopK(0.5, pick="random")
     generator = layer.generator
     layer.rule = TopK(0.25, pick="random")
-    assert layer.generator is generator
+    assert layer.generator is generator is not None
     layer.rule = TopK(0.25)
     assert layer.generator is None
-
-
-def test_what_set_rule_is_not_given_stays():
-    layer = Conv2d(1, 2, 3, backend="masked", history="position", in_eval="exact")
-    layer.set_rule(TopK(0.5))
     assert (layer.backend, layer.history, layer.in_eval) == ("masked", "position", "exact")
     layer.set_rule(TopK(0.5), backend="sparse")
     assert (layer.backend, layer.history, layer.in_eval) == ("sparse", "position", "exact")
@@ -143,13 +133,6 @@ def test_a_layer_that_no_pattern_fits_stays_as_it_is():
     assert [model[0].rule, model[2][0].rule] == [TopK(0.1), TopK(0.3)]
     convert(model, {"3": TopK(0.4), "0": None}, layers=(nn.Conv2d, nn.Linear), skip="2")
     assert [model[0].rule, model[3].rule] == [TopK(0.1), TopK(0.4)]
-
-
-def test_a_pattern_fits_any_name_of_a_shared_layer():
-    model = nn.Module()
-    model.a = model.b = nn.Conv2d(1, 4, 3)
-    convert(model, {"b": TopK(0.5)})
-    assert model.a.rule == TopK(0.5)
 
 
 @pytest.mark.parametrize(
@@ -275,10 +258,18 @@ def test_a_single_layer_is_a_model_too():
     assert type(revert(layer)) is nn.Conv2d
 
 
-def test_a_layer_used_twice_stays_one_layer():
-    shared = nn.Conv2d(2, 2, 1)
-    model = convert(nn.Sequential(shared, shared), TopK(0.5))
-    assert model[0] is model[1] is shared
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_shared_layer_is_one_layer_of_two_names(name):
+    def model():
+        made = nn.Module()
+        made.a = made.b = nn.Conv2d(1, 4, 3)
+        made.c = nn.Conv2d(1, 4, 3)
+        return made
+
+    found = convert(model(), {name: TopK(0.5)})
+    assert found.a is found.b and found.a.rule == TopK(0.5)
+    found = convert(model(), TopK(0.5), skip=name)
+    assert (type(found.a), type(found.c)) == (nn.Conv2d, Conv2d)
 
 
 def test_hooks_stay():
@@ -351,6 +342,7 @@ def test_nothing_to_convert_is_said():
     [
         ({"rule": 0.05}, "rule must be a TopK or None, got 0.05"),
         ({"rule": TopK(0.1), "layers": (nn.Fold,)}, "layers can contain nn.Conv2d.*Fold"),
+        ({"rule": TopK(0.1), "layers": "Conv2d"}, "layers can contain nn.Conv2d.* got 'Conv2d'"),
         ({"rule": TopK(0.1), "skip": ("3.0",)}, "no module of the model: '3.0'"),
         ({"rule": TopK(0.1), "skip": ("2.00",)}, "did you mean '2.0'"),
         ({"rule": TopK(0.1), "backend": "fast"}, "backend .* got 'fast'"),

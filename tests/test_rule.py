@@ -1,4 +1,5 @@
 import dataclasses
+from fractions import Fraction
 
 import pytest
 
@@ -6,21 +7,15 @@ from meprop import TopK
 
 
 def test_defaults_are_the_papers():
-    assert dataclasses.asdict(TopK(0.05)) == {
-        "ratio": 0.05,
-        "decay": 0.0,
-        "scope": "map",
-        "pick": "top",
-        "bias": "full",
-        "only": None,
-    }
+    papers = {"decay": 0.0, "scope": "map", "pick": "top", "bias": "full", "only": None}
+    assert dataclasses.asdict(TopK(0.05)) == {"ratio": 0.05, **papers}
 
 
 def test_is_frozen_and_hashable():
     rule = TopK(0.05)
     with pytest.raises(dataclasses.FrozenInstanceError):
         rule.ratio = 0.1
-    assert {rule, TopK(0.05)} == {rule}
+    assert {rule, TopK(Fraction(1, 20))} == {rule}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +24,7 @@ def test_is_frozen_and_hashable():
         ("ratio", 0), ("ratio", -0.1), ("ratio", 5), ("ratio", float("nan")), ("ratio", "5%"),
         ("ratio", None), ("ratio", True), ("decay", 1), ("decay", -0.1), ("decay", float("nan")),
         ("decay", "0.6"), ("scope", "maps"), ("scope", None), ("pick", "bottom"), ("bias", "none"),
+        ("only", "bias"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named(argument, value):
