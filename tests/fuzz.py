@@ -46,20 +46,8 @@ STRANGE = [
     math.nan, math.inf, "\u202e", "conv1", ["conv1", "conv1"], {"epoch": 1, "step": 1}, "finished",
 ]  # fmt: skip
 USUAL = [
-    0.05,
-    0.5,
-    3,
-    20,
-    "random",
-    "sparse",
-    "digits",
-    "top",
-    "map",
-    "full",
-    "bn",
-    "sgd",
-    "weight",
-]
+    0.05, 0.5, 3, 20, "random", "sparse", "digits", "top", "map", "full", "bn", "sgd", "weight",
+]  # fmt: skip
 BYTES = [b"", b"\xff\xfe", b"9" * 400, b"[" * 3000, b"{", b"\n", b"\t", b"1e999"]
 TOKENS = ["&a ", "*a", "<<: *a", "- ", ": ", "{", "}", "[", "!!python/object:os.system", "~", "'"]
 TOKENS += ["\t", "  ", "|", "1e999", "9" * 400, "? ", "a-s0: {}", "null", ""]

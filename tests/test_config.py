@@ -14,6 +14,8 @@ from meprop.study.config import Config
 from meprop.study.training import build
 
 K05 = {"ratio": 0.05}
+ABOVE = {**K05, "select_at": "bn", "batch_norm": True}
+RESNET = {"network": "resnet20", "batch_norm": True}
 
 
 def test_the_defaults_are_the_papers_baseline():
@@ -56,15 +58,8 @@ def test_round_trip_through_json(config):
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
-YOUNGER = {
-    "network": "resnet20",
-    "contender": "channels",
-    "optimizer": "sgd",
-    "schedule": "onecycle",
-    "augment": True,
-    "thinned_epochs": 20,
-    "train_eval": True,
-}
+YOUNGER = {"network": "resnet20", "contender": "channels", "optimizer": "sgd"}
+YOUNGER |= {"schedule": "onecycle", "augment": True, "thinned_epochs": 20, "train_eval": True}
 
 
 def test_to_dict_leaves_out_just_what_is_younger_than_the_records_and_at_its_default():
@@ -108,22 +103,14 @@ def test_spellings_of_one_configuration_are_equal():
     [
         ({"thinned_epochs": 3}, "thinned_epochs=3 has no effect without a ratio"),
         ({"ratio": 0.1, "thinned_epochs": 30}, "thinned_epochs must be fewer than the 30 epochs"),
-        (
-            {"dataset": "mnst"},
-            "dataset must be 'mnist', 'digits', 'fashion-mnist' or 'cifar10', got 'mnst'",
-        ),
+        ({"dataset": "mnst"}, "'digits', 'fashion-mnist' or 'cifar10', got 'mnst'"),
         ({"ratoi": 1}, "unknown key 'ratoi'; did you mean 'ratio'?"),
-        ({"zzz": 1}, "unknown key 'zzz'; known: dataset, train_size"),
-        ({"train_size": 0}, "train_size must be in [1, 1000000000], got 0"),
         ({"train_size": 9}, "train_size must be between batch_size (10) and the 55000"),
         ({"train_size": 1_201, "dataset": "digits"}, "1200 training images of digits, got 1201"),
-        ({"train_size": 1e3}, "train_size must be a whole number, got 1000.0"),
         ({"batch_norm": 1}, "batch_norm must be true or false, got 1"),
         ({"batch_norm": True, "batch_size": 1}, "batch_norm needs a batch_size of at least 2"),
         ({"ratio": 5}, "ratio must be in (0, 1], got 5; did you mean 0.05?"),
         ({"ratio": 0}, "ratio must be in (0, 1], got 0; for exact gradients leave it out"),
-        ({"ratio": float("nan")}, "ratio must be in (0, 1], got nan"),
-        ({"ratio": "5%"}, "ratio must be a number, got '5%'"),
         ({**K05, "decay": 1}, "decay must be in [0, 1), got 1"),
         ({**K05, "scope": "unified"}, "scope='unified' exists for fully connected layers only"),
         ({**K05, "pick": "random", "decay": 0.6}, "decay=0.6 has no effect with pick='random'"),
@@ -133,37 +120,19 @@ def test_spellings_of_one_configuration_are_equal():
         ({**K05, "sparse_layers": ["conv3"]}, "each of sparse_layers must be 'conv1', 'conv2'"),
         ({**K05, "history": "position"}, "history='position' has no effect without a decay"),
         ({**K05, "select_at": "bn"}, "select_at='bn' needs a BN"),
-        (
-            {**K05, "select_at": "bn", "batch_norm": True, "bias": "sparse"},
-            "bias='sparse' has no effect with select_at='bn'",
-        ),
-        (
-            {**K05, "select_at": "bn", "batch_norm": True, "sparse_layers": ["fc2"]},
-            "select_at='bn' needs a BN: ",
-        ),
-        ({"epochs": True}, "epochs must be a whole number, got True"),
+        ({**ABOVE, "bias": "sparse"}, "bias='sparse' has no effect with select_at='bn'"),
+        ({**ABOVE, "sparse_layers": ["fc2"]}, "select_at='bn' needs a BN: "),
+        ({**ABOVE, "only": "weight"}, "only='weight' has no effect with select_at='bn'"),
         ({"lr": 0}, "lr must be greater than 0, got 0"),
         ({"lr": float("inf")}, "lr must be a finite number, got inf"),
         ({"lr": "1e-3"}, "lr must be a number, got '1e-3'; in YAML write 0.001"),
-        ({"seed": -1}, "seed must be in [0, 1000000000], got -1"),
         ({"threads": 100_000}, "threads must be in [1, 1024], got 100000"),
         ({"network": "resnet20"}, "network='resnet20' has batch normalisation: set batch_norm"),
-        (
-            {"network": "resnet20", "batch_norm": True, "dropout": 0.5},
-            "dropout=0.5 has no effect with network='resnet20'",
-        ),
+        ({**RESNET, "dropout": 0.5}, "dropout=0.5 has no effect with network='resnet20'"),
         ({"dataset": "cifar10"}, "network='paper' takes grey images of 28 x 28"),
         ({"contender": "channels"}, "contender='channels' has no effect without a ratio"),
-        (
-            {**K05, "contender": "channels", "decay": 0.6},
-            "decay=0.6 has no effect with contender='channels'",
-        ),
+        ({**K05, "contender": "channels", "decay": 0.6}, "no effect with contender='channels'"),
         ({"decay": 0.6}, "decay=0.6 has no effect without a ratio"),
-        ({"only": "weight"}, "only='weight' has no effect without a ratio"),
-        (
-            {**K05, "only": "weight", "batch_norm": True, "select_at": "bn"},
-            "only='weight' has no effect with select_at='bn'",
-        ),
     ],
 )
 def test_bad_values_are_named(values, message):
@@ -186,7 +155,7 @@ def test_numbers_of_400_digits_are_refused_in_a_short_sentence(name):
         {},
         {"batch_norm": True, "dropout": 0.5, "activation": "tanh"},
         {**K05, "scope": "unified", "sparse_layers": ["fc1"]},
-        {**K05, "batch_norm": True, "select_at": "bn", "sparse_layers": ["conv1", "fc1"]},
+        {**ABOVE, "sparse_layers": ["conv1", "fc1"]},
         {**K05, "decay": 0.9, "history": "position"},
         {**K05, "pick": "random", "bias": "sparse", "backend": "masked"},
     ],

@@ -74,21 +74,11 @@ def test_a_wrong_parameter_is_one_sentence(given, sentence):
     assert error.value._render_traceback_() == [sentence]
 
 
-ALLOWED = {
-    "table": (2, 3),
-    "quick": (True, False),
-    "study": ("ratio", "decay"),
-    "results": notebook.ROOT,
-}
+ALLOWED = {"table": (2, 3), "quick": (True, False), "study": ("ratio", "decay")}
 ALLOWED |= {"ratio": Number(0, 1, above=True), "steps": Number(1, 10, whole=True)}
-GIVEN = {
-    "table": 2,
-    "quick": True,
-    "study": "ratio",
-    "results": "notebooks",
-    "ratio": 1,
-    "steps": 3,
-}
+ALLOWED |= {"results": notebook.ROOT}
+GIVEN = {"table": 2, "quick": True, "study": "ratio", "ratio": 1, "steps": 3}
+GIVEN |= {"results": "notebooks"}
 
 
 def test_what_a_notebook_holds_anyway_is_no_parameter():

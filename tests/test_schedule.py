@@ -51,21 +51,6 @@ def test_the_ends_are_as_they_were_given():
         assert [ratio(0), ratio(3), ratio(1000)] == [0.7, 0.1, 0.1]
 
 
-def test_full_gradients_while_warming_up():
-    model = network(TopK(0.05, decay=0.5))
-    plain = network(None)
-    plain.load_state_dict(model.state_dict())
-    scheduler, x = schedule.Scheduler(model, schedule.warm_up(2, 0.05)), torch.rand(2, 1, 8, 8)
-    for step in range(3):
-        for each in (model, plain):
-            each.zero_grad()
-            each(x).square().sum().backward()
-        same = torch.allclose(model[0].weight.grad, plain[0].weight.grad, rtol=1e-4)
-        assert same == (step < 2)
-        assert model[0].run_grad is not None
-        scheduler.step()
-
-
 def test_the_past_and_all_else_of_a_rule_stay():
     rule = TopK(0.05, decay=0.5, scope="sample", bias="sparse")
     model = network(rule)

@@ -46,13 +46,6 @@ def test_densities_of_the_untrained_network(tiny):
     assert sigmoid.to_dict() == pytest.approx({"conv1": 25, "conv2": 25, "fc1": 99.5}, abs=0.5)
 
 
-def test_rows_are_spaced_evenly_on_a_logarithmic_axis(tiny):
-    found = list(dict.fromkeys(tiny.step))
-    assert found[:6] == [1, 2, 3, 4, 5, 6] and found[-1] == 20
-    assert len(sparsity._spaced(5500)) < 60
-    assert sparsity._spaced(1) == [1]
-
-
 def test_batch_normalisation_makes_the_gradient_dense():
     table = measure(replace(TINY, batch_norm=True), last=2).set_index("layer")
     assert table.before.min() > 99

@@ -64,16 +64,6 @@ def lines(capsys, *arguments: str) -> list[list[str]]:
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_nothing_there(folder, capsys):
-    head, *rows = lines(capsys)
-    assert head[:6] == ["suite", "runs", "done", "running", "damaged", "missing"]
-    assert rows == [
-        ["paper", "20", "0", "0", "0", "20", "-", "-", "-", "unknown"],
-        ["ablation", "9", "0", "0", "0", "9", "-", "-", "-", "unknown"],
-        ["cifar10", "1", "0", "0", "0", "1", "-", "-", "-", "unknown"],
-    ]
-
-
 def test_scores_and_time_left(folder, capsys):
     runs = load().pick(["paper"])
     for run, dev in zip(runs, (99.0, 99.5, 99.25), strict=False):

@@ -187,29 +187,6 @@ def test_other_seeds_and_epochs_are_other_orders_of_all_images():
     assert not torch.equal(build(Config(seed=0)).fc1.weight, build(Config(seed=1)).fc1.weight)
 
 
-def test_an_incomplete_last_mini_batch_is_left_out():
-    found = list(batches(Config(batch_size=10), 37, epoch=1))
-    assert [len(batch) for batch in found] == [10, 10, 10]
-    assert len({int(i) for batch in found for i in batch}) == 30
-
-
-def first_losses(nudged=None, **setting):
-    """Of ten steps. nudged: the weights start half a rounding error away, this seed says where."""
-    config = Config(dataset="digits", train_size=100, epochs=1, **setting)
-    model = build(config)
-    if config.batch_norm:
-        # Batch normalisation takes the mean away, and these with it: their gradient is 0 but for
-        # rounding errors, which Adam would turn into steps as long as any.
-        for layer in (model.conv1, model.conv2, model.fc1):
-            layer.bias.register_hook(torch.zeros_like)
-    if nudged is not None:
-        generator = torch.Generator().manual_seed(nudged)
-        with torch.no_grad():
-            for weights in model.parameters():
-                weights *= 1 + 2**-24 * torch.randint(-1, 2, weights.shape, generator=generator)
-    return [step.loss for step in steps(config, model, load_data("digits").train)]
-
-
 def test_the_steps_are_those_of_a_run(few_digits):
     config = replace(TINY, dropout=0.5, train_eval=True)
     record = train(config, progress=False)
@@ -231,32 +208,6 @@ def test_the_steps_are_those_of_a_run(few_digits):
         assert epoch["train_accuracy"] == 100 * sum(step.correct for step in own) / 60
     right = model.eval()(few_digits.train.images[:60]).argmax(1) == few_digits.train.labels[:60]
     assert epoch["train_eval_accuracy"] == pytest.approx(100 * right.float().mean())
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {},
-        {"ratio": 0.05},
-        {"ratio": 0.05, "decay": 0.6, "bias": "sparse"},
-        {"ratio": 0.25, "scope": "sample", "sparse_layers": ["conv2", "fc1"]},
-        {"batch_norm": True},
-        {"batch_norm": True, "ratio": 0.1, "decay": 0.6},
-    ],
-)
-def test_backends_start_with_the_same_losses(setting):
-    expected = torch.tensor(first_losses(backend="masked", **setting))
-    assert len(expected) == 10
-    # Rounding errors grow with every step: a backend may differ as the reference does from itself.
-    drifts = [
-        (torch.tensor(first_losses(nudged, backend="masked", **setting)) / expected - 1).abs()
-        for nudged in (0, 1)
-    ]
-    tolerance = 10 * torch.stack(drifts).amax(0).cummax(0).values.clamp(min=1e-6)
-    assert tolerance.max() < 0.02
-    for backend in ("sparse", "auto"):
-        found = torch.tensor(first_losses(backend=backend, **setting))
-        assert ((found / expected - 1).abs() <= tolerance).all(), backend
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
@@ -281,16 +232,6 @@ def test_a_run_that_diverges_later_keeps_what_it_had(record, monkeypatch):
     assert (stopped.status, stopped.stopped) == ("diverged", {"epoch": 3, "step": 1})
     assert stopped.outcome()["history"] == record.outcome()["history"][:2]
     assert stopped.best_epoch in (1, 2)
-
-
-def test_progress(capsys):
-    train(replace(TINY, train_size=20, epochs=2), progress=True)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    for text in ("epoch 1/2", "epoch 2/2", "loss=", "dev=", "4/4"):
-        assert text in shown.err
-    train(replace(TINY, train_size=20, epochs=1), progress=False)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_checkpoint_is_gone_on_from(record, few_digits, tmp_path, monkeypatch):
