@@ -9,13 +9,10 @@ from torch import nn
 
 from meprop import Conv2d, Linear, TopK, backward, watch
 
+# What test_random_layers does not draw.
 RULES = [
     None,
-    TopK(0.05),
     TopK(0.05, decay=0.6),
-    TopK(0.1, scope="sample", bias="sparse"),
-    TopK(0.1, scope="mixed", decay=0.3),
-    TopK(0.1, scope="layer"),
     TopK(0.1, pick="random"),
     TopK(0.1, only="weight"),
     TopK(0.1, decay=0.6, bias="sparse", only="input"),

@@ -38,16 +38,6 @@ def gradients(layer, x, upstream):
     return y.detach(), grads
 
 
-def check_equal(layer, plain, shape, seed):
-    x = torch.randn(shape, dtype=torch.float64)
-    upstream = torch.randn(plain(x).shape, dtype=torch.float64)
-    ours, theirs = gradients(layer, x, upstream), gradients(plain, x, upstream)
-    assert torch.equal(ours[0], theirs[0])
-    assert ours[1].keys() == theirs[1].keys()
-    for name in theirs[1]:
-        torch.testing.assert_close(ours[1][name], theirs[1][name], rtol=1e-9, atol=1e-11)
-
-
 @st.composite
 def conv1ds(draw):
     """Arguments of a convolution over sequences, and the same over images of height 1."""
@@ -92,13 +82,6 @@ def test_a_sequence_is_an_image_of_height_one(case, backend, rule):
             assert torch.equal(grad, theirs[name].reshape(grad.shape))
         if rule is not None and rule.decay:
             assert torch.equal(layer.run_grad, image.run_grad)
-
-
-@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_sequences_with_other_paddings(mode):
-    arguments = {"in_channels": 1, "out_channels": 2, "kernel_size": 4, "padding": "same"}
-    layer, plain = pair(Conv1d, nn.Conv1d, arguments | {"padding_mode": mode}, rule=TopK(1.0))
-    check_equal(layer, plain, (2, 1, 9), 0)
 
 
 def test_state_dicts_are_torchs():
@@ -294,26 +277,3 @@ def test_volumes_keep_their_history_and_the_exact_side(only):
     assert same == {"input": only == "weight", "weight": only == "input"}
     assert torch.equal(layer.run_grad, 0.5 * upstream.abs().flatten(3))
     load_history_state(layer, history_state(layer))
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (Conv2d(2, 3, 3, padding=1, rule=TopK(1.0), backend="masked"), (2, 2, 4, 4)),
-        (Conv1d(2, 3, 2, rule=TopK(1.0), backend="masked"), (2, 2, 5)),
-        (Conv3d(1, 2, 2, rule=TopK(1.0)), (1, 1, 3, 3, 3)),
-        (ConvTranspose2d(2, 1, 2, stride=2, rule=TopK(1.0)), (2, 2, 2, 2)),
-        (Linear(3, 4, rule=TopK(1.0), backend="masked"), (2, 3)),
-        (GradientTopK(TopK(1.0)), (2, 3)),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
-)
-def test_all_that_is_kept_is_the_derivative(layer, shape):
-    layer = layer.double()
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in layer.named_parameters()]
-
-    def call(x, *values):
-        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
-
-    assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
