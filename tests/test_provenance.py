@@ -1,4 +1,3 @@
-import ast
 import os
 import shutil
 import socket
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+from test_repository import imports
 
 from benchmarks import states as states_of_code
 from meprop.study import load_records
@@ -130,27 +130,16 @@ def test_the_code_digest_follows_the_versions(checkout, monkeypatch):
 
 
 def test_the_code_digest_covers_all_that_training_imports():
-    package = module.PACKAGE
-    found, ahead = set(), [package / "study" / "training.py"]
+    ours, found, ahead = imports(), set(), {"meprop.study.training"}
     while ahead:
-        path = ahead.pop()
-        if path in found:
-            continue
-        found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            for name in names:
-                file = package.parent.joinpath(*name.split(".")).with_suffix(".py")
-                init = file.with_suffix("") / "__init__.py"
-                ahead += [f for f in (file, init) if f.is_file() and file.is_relative_to(package)]
-    study = {p for p in found if p.parent.name == "study" and p.name != "__init__.py"}
-    core = {p for p in found if p.parent.name != "study"}
-    assert study == {p for p in code_files() if p.parent.name == "study"}
-    assert core <= set(code_files())
+        found |= ahead
+        packages = {name.rpartition(".")[0] for name in ahead} & set(ours)
+        ahead = set().union(packages, *(ours[name] for name in ahead)) - found
+    parts = (path.relative_to(ROOT).with_suffix("").parts for path in code_files())
+    covered = {".".join(each).removesuffix(".__init__") for each in parts}
+    study = {name for name in found if name.startswith("meprop.study.")}
+    assert study == {name for name in covered if name.startswith("meprop.study.")}
+    assert found - study - {"meprop.study"} <= covered
 
 
 def test_the_states_of_the_code_that_made_records_agree():
