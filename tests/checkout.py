@@ -17,6 +17,13 @@ from meprop.study.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def files() -> list[str]:
+    """What is committed, or would be."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in done.stdout.split("\0") if (ROOT / name).is_file()]
+
+
 def execute(page: Page, target: Path) -> None:
     """Execute one page into a file, as the Snakefile does; what failed is said by an exception."""
     specification, made = Path(f"{target}.page"), Path(f"{target}.made")
