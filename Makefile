@@ -58,8 +58,9 @@ test: .venv/made-from ## Check style and types, then run the tests
 	$(bin)/mypy meprop benchmarks measurements book/_ext
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder -m "not timed" $(ARGS)
-	@# Alone on the machine; pytest ends with 5 where ARGS leaves none of them.
-	$(bin)/python -m pytest -m timed $(ARGS) || [ $$? = 5 ]
+	@# Alone on the machine, and looked for where they are; pytest ends with 5 where ARGS leaves none.
+	$(bin)/python -m pytest -m timed -o testpaths="notebooks tests/test_notebooks_otherwise.py" \
+		$(ARGS) || [ $$? = 5 ]
 
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's
