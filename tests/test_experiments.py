@@ -1,6 +1,7 @@
 """experiments.yml declares what the study needs, and a mistake in such a file is reported well."""
 
 import hashlib
+import os
 
 import pytest
 
@@ -200,6 +201,8 @@ def aliases(each):
         (aliases("[*a%d, *a%d]").encode(), "more than 20 aliases"),
         (aliases("{<<: *a%d, k: *a%d}").encode(), "more than 20 aliases"),
         (b"suites: &a [*a]", "recursion"),
+        (b"suites: !!bool maybe", "not readable as YAML"),
+        ("a pipe", "not a file"),
         *((b"suites:\n " + nested * 100_000, "50 levels") for nested in (b"[", b"{", b"- ")),
         (None, "no such file; the study needs the project's checkout"),
     ],
@@ -207,7 +210,9 @@ def aliases(each):
 def test_a_file_that_is_none(tmp_path, content, what):
     """It neither hangs nor ends in a traceback."""
     path = tmp_path / "some.yml"
-    if content is not None:
+    if content == "a pipe":
+        os.mkfifo(path)
+    elif content is not None:
         path.write_bytes(content)
     with pytest.raises(ExperimentsError) as error:
         load(path)

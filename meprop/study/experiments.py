@@ -224,12 +224,13 @@ def _located(path: Path, lines: dict[Place, int], error: SettingError) -> Experi
 def _content(path: Path) -> tuple[Any, dict[Place, int]]:
     """What a YAML file holds, and where."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a file")
         text = path.read_text(encoding="utf-8")
-        aliases = depth = 0
+        aliases, depth, start, end = 0, 0, yaml.CollectionStartEvent, yaml.CollectionEndEvent
         for event in yaml.parse(text):
             aliases += isinstance(event, yaml.AliasEvent)
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, start) - isinstance(event, end)
             if aliases > 20 or depth > 50:  # nobody would see the end
                 raise yaml.MarkedYAMLError(problem="more than 20 aliases, or 50 levels")
         lines = dict(_lines(yaml.compose(text, yaml.SafeLoader)))
@@ -243,7 +244,7 @@ def _content(path: Path) -> tuple[Any, dict[Place, int]]:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise ExperimentsError(f"{path.name}{line}: {error.problem or error.context}") from None
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, LookupError, ValueError, yaml.YAMLError, RecursionError) as error:
         what = " ".join(str(error).split())
         raise ExperimentsError(f"{path.name}: not readable as YAML in UTF-8 ({what})") from None
 
@@ -292,8 +293,7 @@ def _suite(name: str, declared: _Suite) -> Suite:
             runs.append(Run(name, run, seed, replace(config, seed=seed), declared.committed))
     configs = {run: config for config, run in by_config.items()}
     studies = [_study(name, each, study, configs) for each, study in declared.studies.items()]
-    used = {run for study in studies for run in study.runs}
-    if studies and (left := configs.keys() - used):
+    if studies and (left := configs.keys() - {run for study in studies for run in study.runs}):
         raise SettingError(f"run {min(left)!r} is in no study", (*place, "studies"))
     return Suite(name, declared.about, declared.committed, tuple(runs), tuple(studies))
 
