@@ -185,6 +185,30 @@ def test_docstring_fields_become_definitions():
     assert book.to_rst(lines) == ["Takes ``x``: that is all.", "", ">>> f(`1`)", "2", ""]
 
 
+def test_verdicts_have_their_colour_and_intervals_one_line(tmp_path):
+    glued = '<td><p><span class="pasted-text">{}</span></p></td>'
+    done = book.finish(glued.format("not supported") + "<p>worse</p><p>worse than</p>", tmp_path)
+    assert done == (
+        '<td><p><span class="verdict not-supported">not supported</span></p></td>'
+        '<p class="verdict worse">worse</p><p>worse than</p>'
+    )
+    number = '<span class="pasted-text">-0.06</span>'
+    assert book.finish(f"({number} to +0.07), 1 to 2", tmp_path) == (
+        f"({number}&nbsp;to&nbsp;+0.07), 1 to 2"
+    )
+
+
+def test_a_run_leads_to_the_claims_that_use_it():
+    link = "[a](/notebooks/runs/paper/{}-s0.ipynb)"
+    entries = {"first": ["a", "b"], "second": ["b"], "third": []}
+    ledger = "".join(
+        f"(claim-{key})=\n#### A claim\n{''.join(map(link.format, names))}\n"
+        for key, names in entries.items()
+    )
+    assert book.claims_of(ledger, "notebooks/runs/paper/b-s0") == ["first", "second"]
+    assert book.claims_of(ledger, "notebooks/runs/paper/a-s0") == ["first"]
+
+
 def test_commits_lead_to_the_repository():
     def row(*texts):
         cells = [nodes.entry("", nodes.paragraph("", text)) for text in texts]

@@ -373,6 +373,8 @@ def test_a_number_of_table_2_is_two_clicks_from_its_record(site, browser):
     link = page.locator("article a.download", has_text="Record")
     record = json.loads(url_path(link.evaluate("it => it.href")).read_text("utf-8"))
     assert record == json.loads((ROOT / "results/paper/table2-k05-d0-s0.json").read_text("utf-8"))
+    page.locator("article").get_by_role("link", name="suffices", exact=True).click()
+    assert page.url.endswith("06-claims.html#claim-suffices")
     page.context.close()
 
 

@@ -9,7 +9,7 @@ A table in a notebook's text has its caption in the paragraph above: `Table: Equ
 
 The role `paper`, a number of the paper by its place in paper.yml. Our docstrings, read for the API
 page. What a page says of itself to search engines. Sizes of figures, so that nothing moves while a
-page loads, and less to load.
+page loads, and less to load. The claims that use a run, on its page.
 """
 
 from __future__ import annotations
@@ -193,6 +193,31 @@ def costs(app: Sphinx, page: str, template: str, context: dict[str, Any], docume
         context["body"] = context["body"].replace(place, data + place)
 
 
+# The pages of runs
+
+
+def claims_of(ledger: str, page: str) -> list[str]:
+    """The claims whose entries in the ledger link to a page."""
+    entries = re.split(r"^\(claim-(.*?)\)=$", ledger, flags=re.MULTILINE)
+    both = zip(entries[1::2], entries[2::2], strict=True)
+    return [key for key, entry in both if f"(/{page}.ipynb)" in entry]
+
+
+def link_claims(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any
+) -> None:
+    """Let the page of a run link to each of the claims that use it, instead of to all."""
+    found = re.search(r'<a [^>]*href="([^"#]*06-claims\.html)">.*?</a>', context.get("body", ""))
+    if "/runs/" not in page or not found:
+        return
+    ledger = Path(app.srcdir, "notebooks", "06-claims.ipynb").read_text(encoding="utf-8")
+    outputs = [out for cell in json.loads(ledger)["cells"] for out in cell.get("outputs", ())]
+    text = "".join("".join(out.get("data", {}).get("text/markdown", "")) for out in outputs)
+    links = [f'<a href="{found[1]}#claim-{key}">{key}</a>' for key in claims_of(text, page)]
+    if links:
+        context["body"] = context["body"].replace(found[0], f"Claims: {', '.join(links)}")
+
+
 # Docstrings
 
 _NAMES = r"(?:[a-z_]+, )*[a-z_]+"
@@ -245,6 +270,11 @@ _ARROW = '<summary><span class="toctree-toggle"'
 _IMAGE = re.compile(r'<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)"')
 # Sphinx has the parameters of a long signature as a list of definitions without terms.
 _SIGNATURE = re.compile(r'(<dt class="sig.*?)<dl>(.*?)</dl>(.*?</dt>)', re.DOTALL)
+_WORDS = "supported|not supported|undecided|better|worse|not told apart"
+_VERDICT = re.compile(rf'<(p|span)(?: class="pasted-text")?>({_WORDS})(?=</\1>)')
+# An interval stays in one line.
+_NUMBER = r"(?:<span[^>]*>)?[-+]?[\d.]+(?:</span>)?"
+_INTERVAL = re.compile(rf"(\({_NUMBER}) to ({_NUMBER}\))")
 _WIDE = 640  # pixels; on a phone book.css lets a reader move along those that are wider
 
 
@@ -266,6 +296,10 @@ def finish(page: str, folder: Path) -> str:
         'role="doc-biblioentry"', 'role="listitem"'
     )  # in a list, as ARIA has it now
     page = page.replace(_ARROW, _ARROW.replace("<summary", '<summary aria-label="Pages below"'))
+    page = _INTERVAL.sub(r"\1&nbsp;to&nbsp;\2", page)
+    page = _VERDICT.sub(
+        lambda it: f'<{it[1]} class="verdict {it[2].replace(" ", "-")}">{it[2]}', page
+    )
     return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
 
 
@@ -321,6 +355,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", repository_buttons)
     app.connect("html-page-context", describe)
     app.connect("html-page-context", costs)
+    app.connect("html-page-context", link_claims)
     app.connect("env-get-updated", number_by_page, priority=900)  # after Sphinx's own
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("build-finished", _finish)
