@@ -36,6 +36,8 @@ LOG = "MEPROP_LOG"
 # What papermill may set beside the fields of Config.
 FILES = ("record", "checkpoint")
 _IPYTHON = ("In", "Out", "exit", "quit", "get_ipython", "open")
+# Of the checkout and no part of the package: `benchmarks` and `measurements`.
+sys.path.append(str(ROOT))
 
 
 def given(namespace: Mapping[str, Any]) -> dict[str, Any]:
