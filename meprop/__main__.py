@@ -1,7 +1,5 @@
 """python -m meprop status | run | notebooks | book: the study from the command line."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

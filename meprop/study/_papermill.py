@@ -10,8 +10,6 @@ inputs: the page's own parameters and what it reads, see `digest`.
 records: files that the notebook itself writes, by the name under which the page reads them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

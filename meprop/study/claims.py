@@ -4,8 +4,6 @@ notebooks/06-claims.ipynb decides the claims of claims.yml. notebooks/findings.y
 page and name, for the notebooks that make several pages, each with the facts it was written for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any

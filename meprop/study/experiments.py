@@ -3,8 +3,6 @@
 A mistake in that file is reported with its line, what is wrong and the nearest right word.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -117,20 +115,17 @@ class Experiments:
             if suite not in self.suites:
                 raise ExperimentsError(f"{FILE}: no suite {suite!r}; {nearest(suite, self.suites)}")
         runs = [run for suite in suites for run in self.suites[suite].runs]
+        names = {run.name for run in runs}
         for name in only or ():
-            if not any(fnmatchcase(run.name, name) for run in runs):
-                raise ExperimentsError(
-                    f"{FILE}: no configuration of {', '.join(suites)} {name!r}; "
-                    + nearest(name, {run.name for run in runs})
-                )
+            if not any(fnmatchcase(each, name) for each in names):
+                what = f"no configuration of {', '.join(suites)} {name!r}; {nearest(name, names)}"
+                raise ExperimentsError(f"{FILE}: {what}")
         if only:
             runs = [run for run in runs if any(fnmatchcase(run.name, name) for name in only)]
         declared = {run.seed for run in runs}
         if seeds and (unknown := set(seeds) - declared):
-            raise ExperimentsError(
-                f"{FILE}: seed {min(unknown)} is not declared for these runs, only "
-                + ", ".join(map(str, sorted(declared)))
-            )
+            what = f"seed {min(unknown)} is not declared for these runs, only "
+            raise ExperimentsError(f"{FILE}: {what}{', '.join(map(str, sorted(declared)))}")
         return [run for run in runs if not seeds or run.seed in seeds]
 
 
@@ -283,9 +278,8 @@ def _suite(name: str, declared: _Suite) -> Suite:
             config = Config.from_dict(given)
         except SettingError as error:
             shared = not own.keys() & {*error.place} and declared.config.keys() & {*error.place}
-            raise SettingError(
-                str(error), (*place, "config", *error.place) if shared else (*here, *error.place)
-            ) from None
+            at = (*place, "config") if shared else here
+            raise SettingError(str(error), (*at, *error.place)) from None
         if other := by_config.get(config):
             raise SettingError(f"the same configuration as {other!r}: declare it once", here)
         by_config[config] = run
@@ -324,11 +318,9 @@ def _study(suite: str, name: str, declared: _Study, configs: dict[str, Config]) 
     compared = [configs[run] for run in declared.runs]
     differing = {field for field in DEFAULTS if len({getattr(c, field) for c in compared}) > 1}
     if differing != set(declared.varies):
-        raise SettingError(
-            f"its runs differ in {', '.join(sorted(differing)) or 'nothing'}, not in "
-            f"{', '.join(sorted(declared.varies))}",
-            (*place, "varies"),
-        )
+        found, wanted = (", ".join(sorted(names)) for names in (differing, declared.varies))
+        what = f"its runs differ in {found or 'nothing'}, not in {wanted}"
+        raise SettingError(what, (*place, "varies"))
     return Study(suite, name, **vars(declared))
 
 

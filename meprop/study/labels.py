@@ -1,7 +1,5 @@
 """A run in a few words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

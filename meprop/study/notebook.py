@@ -1,7 +1,5 @@
 """What a notebook needs: its parameters checked and, if it trains, the run and the record kept."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

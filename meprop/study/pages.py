@@ -7,8 +7,6 @@ each configuration. A page carries the digest of its source, its parameters and 
 have no say.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The paper's numbers, from paper.yml: the one place where they stand."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.resources import files
 from typing import Any

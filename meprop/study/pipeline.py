@@ -4,8 +4,6 @@ A run is done when its record is there, whole, and of the configuration that exp
 declares. The times of files have no say, so a fresh clone has nothing to train.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

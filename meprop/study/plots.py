@@ -1,7 +1,5 @@
 """Kinds of figures that several notebooks draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

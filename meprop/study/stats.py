@@ -4,8 +4,6 @@ A run is the unit. Estimands are Series indexed by (name, seed); a comparison is
 DataFrame with `estimate`, `se`, `df`, `low` and `high`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far the suites are: python -m meprop status."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import warnings

@@ -1,7 +1,5 @@
 """One palette and one style for every figure of the book."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from io import BytesIO
@@ -80,7 +78,7 @@ def subplots(*arguments: Any, **options: Any) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def table(frame: DataFrame, form: str | Sequence[str] = "z.2f", index: bool = False) -> Markdown:
+def table(frame: "DataFrame", form: str | Sequence[str] = "z.2f", index: bool = False) -> Markdown:
     """A DataFrame as a Markdown table, whose links and formulas a page resolves.
 
     `form` is Python's format of its numbers, one for all columns or one each; what is missing stays
