@@ -59,7 +59,9 @@ def run_title(run: Run) -> str:
     >>> run_title(load().pick(["ablation"], only=["decay-d09-bn"])[0])
     'decay-d09-bn: 5%, decay 0.9, with BN, 5,000 images'
     """
-    # No other network has BN or not.
-    defaults = DEFAULTS | {"batch_norm": run.config.network != DEFAULTS["network"]}
-    names = [n for n in _TITLE if n == "ratio" or getattr(run.config, n) != defaults[n]]
-    return f"{run.name}: {', '.join(words(run.config, names))}"
+    # No other network has BN or not, and only one takes the images of CIFAR-10.
+    config = run.config
+    defaults = DEFAULTS | {"batch_norm": config.network != DEFAULTS["network"]}
+    defaults |= {"network": "resnet20"} if config.dataset == "cifar10" else {}
+    names = [n for n in _TITLE if n == "ratio" or getattr(config, n) != defaults[n]]
+    return f"{run.name}: {', '.join(words(config, names))}"
