@@ -193,6 +193,14 @@ def test_random_picks_leave_torchs_generator_alone():
     assert torch.equal(torch.rand(4), expected)
 
 
+def test_layers_of_one_network_draw_differently():
+    torch.manual_seed(0)
+    first, second = (Linear(4, 16, rule=TopK(0.5, pick="random")) for _ in range(2))
+    for layer in (first, second):
+        layer(torch.ones(1, 4)).sum().backward()
+    assert not torch.equal(first.weight.grad != 0, second.weight.grad != 0)
+
+
 def test_the_selection_as_a_layer():
     layer = GradientTopK(TopK(0.25))
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0]], requires_grad=True)
@@ -277,3 +285,26 @@ def test_volumes_keep_their_history_and_the_exact_side(only):
     assert same == {"input": only == "weight", "weight": only == "input"}
     assert torch.equal(layer.run_grad, 0.5 * upstream.abs().flatten(3))
     load_history_state(layer, history_state(layer))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2d(2, 3, 3, padding=1, rule=TopK(1.0), backend="masked"), (2, 2, 4, 4)),
+        (Conv1d(2, 3, 2, rule=TopK(1.0), backend="masked"), (2, 2, 5)),
+        (Conv3d(1, 2, 2, rule=TopK(1.0)), (1, 1, 3, 3, 3)),
+        (ConvTranspose2d(2, 1, 2, stride=2, rule=TopK(1.0)), (2, 2, 2, 2)),
+        (Linear(3, 4, rule=TopK(1.0), backend="masked"), (2, 3)),
+        (GradientTopK(TopK(1.0)), (2, 3)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_all_that_is_kept_is_the_derivative(layer, shape):
+    layer = layer.double()
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    names = [name for name, _ in layer.named_parameters()]
+
+    def call(x, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(call, (x, *layer.parameters()))
