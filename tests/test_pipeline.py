@@ -14,6 +14,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -434,7 +435,10 @@ def test_stopped_at_once_it_shows_no_traceback(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "meprop", "status"]
-    with subprocess.Popen(command, env=environment, cwd=ROOT, **pipes) as process:
+    # Whoever runs the tests may ignore the signal, as a shell makes its background jobs do.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    given = {"env": environment, "cwd": ROOT, "preexec_fn": heard}
+    with subprocess.Popen(command, **given, **pipes) as process:
         assert process.stdout.readline() == b"1\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == -signal.SIGINT
