@@ -6,12 +6,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from docutils import nodes
 from docutils.utils import new_document
+from PIL import Image
 
-from meprop.study import experiments
+from meprop.study import experiments, style
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -202,6 +204,27 @@ def test_verdicts_have_their_colour_and_intervals_one_line(tmp_path):
     assert book.finish(f"({number} to +0.07), 1 to 2", tmp_path) == (
         f"({number}&nbsp;to&nbsp;+0.07), 1 to 2"
     )
+
+
+def test_panels_stand_one_below_the_other_on_a_phone(tmp_path):
+    figure, axes = style.subplots(1, 2, figsize=(9, 3), sharey=True)
+    for axis, colour in zip(axes, ("red", "blue"), strict=True):
+        axis.set_facecolor(colour)
+        axis.grid(visible=False)
+    picture, shown = figure.small_png()
+    (tmp_path / "two.png").write_bytes(picture)
+    page = book.finish('<img alt="Two" src="two.png" />', tmp_path)
+    assert shown == {"width": 720, "height": 240} and 'src="two.png" width="720"' in page
+    assert 'srcset="two.narrow.png"' in page
+    with Image.open(tmp_path / "two.narrow.png") as narrow:
+        pixels = np.asarray(narrow.convert("RGB"), int)
+    is_red, is_blue = (pixels @ sign > 200 for sign in ([1, -1, -1], [-1, -1, 1]))
+    rows = [np.flatnonzero(colour.any(axis=1)) for colour in (is_red, is_blue)]
+    assert rows[0].max() < rows[1].min()
+    # What both share stands beside each: the numbers of the y axis.
+    for own, colour in zip(rows, (is_red, is_blue), strict=True):
+        left = np.flatnonzero(colour.any(axis=0)).min()
+        assert left > 20 and pixels[own.min() : own.max(), : left - 4].min() < 100
 
 
 def test_a_run_leads_to_the_claims_that_use_it():

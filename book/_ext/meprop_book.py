@@ -9,7 +9,8 @@ A table in a notebook's text has its caption in the paragraph above: `Table: Equ
 
 The role `paper`, a number of the paper by its place in paper.yml. Our docstrings, read for the API
 page. What a page says of itself to search engines. Sizes of figures, so that nothing moves while a
-page loads, and less to load. The claims that use a run, on its page.
+page loads, and less to load; their panels one below the other on a phone. The claims that use a
+run, on its page.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ _MATHJAX = re.compile(
 )
 # A reader who cannot see the arrow in the list of pages has to hear what it does.
 _ARROW = '<summary><span class="toctree-toggle"'
-_IMAGE = re.compile(r'<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)"')
+_IMAGE = re.compile(r'(<img (?![^>]*\b(?:width|class)=)[^>]*?\bsrc="([^":]+\.png)")([^>]*>)')
 # Sphinx has the parameters of a long signature as a list of definitions without terms.
 _SIGNATURE = re.compile(r'(<dt class="sig.*?)<dl>(.*?)</dl>(.*?</dt>)', re.DOTALL)
 _WORDS = "supported|not supported|undecided|better|worse|not told apart"
@@ -275,17 +276,72 @@ _VERDICT = re.compile(rf'<(p|span)(?: class="pasted-text")?>({_WORDS})(?=</\1>)'
 # An interval stays in one line.
 _NUMBER = r"(?:<span[^>]*>)?[-+]?[\d.]+(?:</span>)?"
 _INTERVAL = re.compile(rf"(\({_NUMBER}) to ({_NUMBER}\))")
-_WIDE = 640  # pixels; on a phone book.css lets a reader move along those that are wider
+# Up to which a screen is a phone's. On it book.css lets a reader move along what is wider.
+_WIDE = 640
+_LINE = 720  # pixels of a picture, twice of a page: what a phone has beside each other
+
+
+def _groups(boxes: list[list[int]], low: int, high: int) -> list[list[list[int]]]:
+    """Boxes that overlap along an axis, whose bounds are their entries `low` and `high`."""
+    found: list[list[list[int]]] = []
+    for box in sorted(boxes, key=lambda box: box[low]):
+        if found and box[low] < max(it[high] for it in found[-1]):
+            found[-1].append(box)
+        else:
+            found.append([box])
+    return found
+
+
+def stacked(image: Image.Image, panels: list[list[int]]) -> Image.Image | None:
+    """A figure's panels (`Figure.panels`) one below the other; None where they belong together."""
+    rows = [_groups(row, 0, 2) for row in _groups(panels, 1, 3)]
+    if not rows or not 1 < max(map(len, rows)) < 6:  # a row of more is a sheet of small pictures
+        return None
+    lines: list[list[Image.Image]] = []
+    for row in rows:
+        boxes = [box for group in row for box in group]
+        top, bottom = min(box[1] for box in boxes) - 4, max(box[3] for box in boxes) + 4
+        lines.append([])
+        for group in row:
+            cuts = [(it[4] - 4, it[5]) for it in group[:1] if len(it) > 4]
+            cuts.append((min(it[0] for it in group) - 4, max(it[2] for it in group) + 4))
+            parts = [image.crop((max(a, 0), max(top, 0), b, bottom)) for a, b in cuts]
+            if lines[-1] and sum(part.width for part in (*lines[-1], *parts)) > _LINE:
+                lines.append([])
+            lines[-1] += parts
+    width = max(sum(part.width for part in line) for line in lines)
+    height = sum(line[0].height + 16 for line in lines)
+    whole = Image.new("P", (width, height), image.getpixel((0, 0)))
+    whole.putpalette(image.getpalette())
+    y = 0
+    for line in lines:
+        x = 0
+        for part in line:
+            whole.paste(part, (x, y))
+            x += part.width
+        y += line[0].height + 16
+    return whole
 
 
 def finish(page: str, folder: Path) -> str:
     """A page of `folder` without what is too much, and with the sizes of its figures."""
 
+    def size(image: Image.Image, dpi: float) -> str:
+        width, height = (round(pixels * 80 / dpi) for pixels in image.size)
+        return f'width="{width}" height="{height}"'
+
     def with_size(found: re.Match[str]) -> str:
-        with Image.open(folder / found[1]) as image:
-            width, height = image.size
-        kind = ' class="wide"' if width > _WIDE else ""
-        return f'{found[0]} width="{width}" height="{height}"{kind}'
+        path = folder / found[2]
+        with Image.open(path) as image:
+            dpi = image.info.get("dpi", (80,))[0]
+            own, kind = size(image, dpi), ' class="wide"' * (image.width * 80 / dpi > _WIDE)
+            narrow = stacked(image, json.loads(image.info.get("panels", "[]")))
+        if narrow is None:
+            return f"{found[1]} {own}{kind}{found[3]}"
+        narrow.save(path.with_suffix(".narrow.png"), optimize=True)
+        phone = f'srcset="{found[2].removesuffix("png")}narrow.png" {size(narrow, dpi)}'
+        source = f'<source media="(max-width: {_WIDE}px)" {phone}>'
+        return f"<picture>{source}{found[1]} {own}{found[3]}</picture>"
 
     def without_list(found: re.Match[str]) -> str:
         lines = re.sub("(</?)dd>", r"\1span>", found[2])

@@ -1,5 +1,6 @@
 """One palette and one style for every figure of the book."""
 
+import json
 import re
 from collections.abc import Sequence
 from io import BytesIO
@@ -16,6 +17,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from meprop.study.network import LAYERS
 
@@ -48,20 +50,46 @@ COLOURS = {
 SHEETS: list[str | dict[str, Any]] = ["seaborn-v0_8-whitegrid", STYLE]
 
 
-class Figure(matplotlib_figure.Figure):
-    """A figure that a notebook stores at a third of the usual size: there are hundreds of them."""
+DOTS = 160  # an inch, of which a page shows 80: twice the width
 
-    def small_png(self) -> bytes:
+
+class Figure(matplotlib_figure.Figure):
+    """A figure that a notebook stores small, and the book stacks on a phone, panel by panel."""
+
+    def small_png(self) -> tuple[bytes, dict[str, int]]:
         """The picture with 256 colours; rare ones, such as a thin line's, stay as they are."""
         # A white ground stays legible on a dark page.
-        self.set(dpi=108, facecolor="white")
+        self.set(dpi=DOTS, facecolor="white")
         canvas = FigureCanvasAgg(self)
         canvas.draw()  # once: `savefig` goes over everything twice to find its place
         image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         image = image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-        packed = BytesIO()
-        image.save(packed, format="png", optimize=True)
-        return packed.getvalue()
+        packed, about = BytesIO(), PngInfo()
+        about.add_text("panels", json.dumps(self.panels()))
+        image.save(packed, format="png", optimize=True, dpi=(DOTS, DOTS), pnginfo=about)
+        return packed.getvalue(), {"width": image.width // 2, "height": image.height // 2}
+
+    def panels(self) -> list[list[int]]:
+        """What a phone shows one below the other: left, top, right and bottom, in pixels.
+
+        A panel without labels of its own on a shared y axis also has from where to where they
+        stand. A legend of the whole figure is a panel too.
+        """
+        if len(self.axes) < 2:
+            return []
+        found, height = [], self.bbox.height
+        boxes: dict[Any, Any] = {it: it.get_tightbbox() for it in (*self.legends, *self.axes)}
+        for part, box in boxes.items():
+            labels = []
+            if isinstance(part, Axes) and not any(
+                it.get_visible() for it in part.get_yticklabels()
+            ):
+                alike = part.get_shared_y_axes().get_siblings(part)
+                row = [axis for axis in alike if abs(axis.bbox.y0 - part.bbox.y0) < 1]
+                first = min(row, key=lambda axis: axis.bbox.x0)
+                labels = [boxes[first].x0, first.bbox.x0] if first is not part else []
+            found.append([*map(int, (box.x0, height - box.y1, box.x1, height - box.y0, *labels))])
+        return found
 
 
 def set_style() -> None:
