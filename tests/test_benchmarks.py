@@ -4,9 +4,9 @@ import gc
 import json
 import platform
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from benchmarks import __main__ as command
 from benchmarks import gradients, layers, networks, suite
 from benchmarks.case import Case, Setup
 from benchmarks.clock import WARM_UP, Contender, Timing, measure
-from benchmarks.results import Row, cores, load, rows_of
+from benchmarks.results import cores, load, rows_of
 from meprop import TopK, convert, revert, select
 from meprop.study import PaperCNN
 
@@ -31,21 +31,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:convert. at ")
 
 
 class Clock:
-    """Stands still but for what contenders add to it."""
+    """Stands still but for what contenders add to it: first calls and warming up take longer."""
 
     def __init__(self):
-        self.now = 0.0
-        self.calls = []
+        self.now, self.names = 0.0, []
 
     def __call__(self):
         return self.now
 
     def contender(self, name, *seconds, **options):
-        def call(part, takes):
-            self.calls.append((name, part))
-            self.now += takes
+        def call(its):
+            self.names.append(name)
+            self.now += next(its)
 
-        parts = {f"part{i}": partial(call, i, takes) for i, takes in enumerate(seconds)}
+        slow = [50.0] + [9.0] * WARM_UP
+        parts = {f"part{i}": partial(call, chain(slow, repeat(s))) for i, s in enumerate(seconds)}
         return Contender(name, parts, **options)
 
 
@@ -53,26 +53,14 @@ def test_every_round_calls_each_contender_once_in_a_new_order():
     clock, again = Clock(), Clock()
     for each in (clock, again):
         measure([each.contender(name, 1.0) for name in "abcd"], 0, least=30, clock=each)
-    assert again.calls == clock.calls
-    names = [name for name, _ in clock.calls]
+    names = clock.names
+    assert names == again.names
     rounds = [names[i : i + 4] for i in range(0, len(names), 4)]
     assert len(rounds) == 1 + WARM_UP + 30
     assert all(sorted(each) == list("abcd") for each in rounds)
     timed = rounds[1 + WARM_UP :]
     assert {each[0] for each in timed} == set("abcd")  # nobody always comes first
     assert len({pair for each in timed for pair in pairwise(each)}) == 12  # nor behind the same
-
-
-def test_first_call_and_warm_up_do_not_count():
-    clock = Clock()
-    takes = iter([50.0, *[9.0] * WARM_UP, *[2.0] * 100])
-
-    def call():
-        clock.now += next(takes)
-
-    (timing,) = measure([Contender("a", {"all": call})], seconds=0, least=5, clock=clock)
-    assert timing.first == 50
-    assert timing.totals == [2.0] * 5
 
 
 @pytest.mark.parametrize(
@@ -82,6 +70,7 @@ def test_rounds_follow_the_time_that_is_given(seconds, least, most, rounds):
     clock = Clock()
     contenders = [clock.contender("a", 1.0, 0.5, counts="part0"), clock.contender("b", 1.0, 0.5)]
     a, b = measure(contenders, seconds, least, most, clock)
+    assert (a.first, b.first) == (100, 100)
     assert a.rounds == b.rounds == [(1.0, 0.5)] * rounds
     assert a.totals == [1.0] * rounds and b.totals == [1.5] * rounds
 
@@ -103,19 +92,17 @@ def test_no_garbage_is_collected_while_the_clock_runs():
 # Statistics
 
 
-def timing(name, format, totals, ratio=None):
-    facts = dict if name != "auto" else lambda: {"chose": "sparse", "difference": 1e-7}
-    contender = Contender(name, {"all": int}, format, ratio, facts=facts)
-    return Timing(contender, first=1.0, rounds=[(total,) for total in totals])
-
-
 def test_rows_compare_with_the_baselines_best_format():
-    timings = [
-        timing("dense", "contiguous", [9, 9, 9]),
-        timing("dense", "channels_last", [4, 8, 6]),
-        timing("auto", "contiguous", [1, 4, 2], 0.05),
-        timing("auto", "contiguous", [3, 3, 3], 0.25),
-    ]
+    timings = []
+    for name, format, totals, ratio in [
+        ("dense", "contiguous", [9, 9, 9], None),
+        ("dense", "channels_last", [4, 8, 6], None),
+        ("auto", "contiguous", [1, 4, 2], 0.05),
+        ("auto", "contiguous", [3, 3, 3], 0.25),
+    ]:
+        facts = dict if name != "auto" else lambda: {"chose": "sparse", "difference": 1e-7}
+        contender = Contender(name, {"all": int}, format, ratio, facts=facts)
+        timings.append(Timing(contender, first=1.0, rounds=[(total,) for total in totals]))
     setup = Setup([each.contender for each in timings], ("dense",), "a shape", 0.5)
     case = Case("layer", "conv2", 1, "full")
     slow, fast, row, other = rows_of(case, setup, timings)
@@ -138,8 +125,6 @@ def test_gradients_are_as_in_training(name):
     layer = gradients.LAYERS[name]
     full, natural = (gradients.incoming(name, gradient) for gradient in gradients.GRADIENTS)
     for given in (full, natural):
-        assert given.x.shape == (layer.batch, layer.channels, layer.side, layer.side)
-        assert given.grad.shape == (layer.batch, layer.maps, layer.side, layer.side)
         assert given.module(given.x).shape == given.grad.shape
         assert given.x.requires_grad == (name != "conv1")
     assert full.density > 0.999
@@ -169,9 +154,7 @@ def test_contenders_of_a_layer_give_the_references_gradients(format, gradient, r
         assert far < 1e-4, name
         assert all(g.is_contiguous(memory_format=gradients.FORMATS[format]) for g in found)
         facts = call.facts(calls["dense"])()
-        assert set(facts) == {"auto": {"difference", "chose"}}.get(
-            name, {"difference"} if name in ours else set()
-        )
+        assert ("chose" in facts, "difference" in facts) == (name == "auto", name in ours)
     assert (layers.difference(full, reference) > 0.01) == (ratio < 1)
 
 
@@ -236,7 +219,7 @@ def weight_gradients(training):
     return found
 
 
-@pytest.mark.parametrize("subject", ["PaperCNN", "PaperCNN-BN", "ResNet-20", "mobilenet_v2"])
+@pytest.mark.parametrize("subject", ["PaperCNN-BN", "ResNet-20", "mobilenet_v2"])
 def test_contenders_of_a_step_give_the_references_gradients(subject, monkeypatch):
     if subject in networks.NETWORKS:
         small = replace(networks.NETWORKS[subject], batch=4, side=32, ratios=(0.05,))
@@ -273,18 +256,6 @@ def test_every_network_can_be_made_and_converted(name):
     with torch.device("meta"):
         model = networks.NETWORKS[name].make()
     convert(model, TopK(0.05))
-    assert len(networks.NETWORKS[name].ratios) >= 1
-
-
-def test_networks_share_their_weights_and_train_them():
-    small = replace(networks.NETWORKS["ResNet-20"], batch=2, side=16, ratios=(0.05,))
-    dense, *others = (each.parts["update"].__self__ for each in networks._of(small, "contiguous"))
-    assert len(others) == 4
-    for other in others:
-        pairs = zip(dense.model.parameters(), other.model.parameters(), strict=True)
-        assert all(mine is its for mine, its in pairs)
-        assert other.model is not dense.model and other.optimizer is dense.optimizer
-        other.step()
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
@@ -304,20 +275,6 @@ def test_a_step_in_stages_is_a_step(batch_norm):
 
 
 # The table
-
-
-def test_the_committed_table():
-    rows = load()
-    wanted = {field.name for field in fields(Row)} - {"time", "parts", "speedup"}
-    wanted |= {"ms", "ms_low", "ms_high", "speedup", "low", "high", "over_stock", "over_topk"}
-    wanted |= {"forward", "backward", "update", "forward conv1", "backward fc2", "autograd"}
-    assert wanted | {"cpu", "torch", "date", "file"} <= set(rows.columns)
-    assert not rows.duplicated(["case", "contender", "ratio", "format"]).any()
-    assert (rows["ms_low"] <= rows["ms"]).all() and (rows["ms"] <= rows["ms_high"]).all()
-    best = rows[rows["best"]]
-    assert not best.duplicated(["case", "contender", "ratio"]).any()
-    dense = best[best["contender"] == "dense"]
-    assert (dense["speedup"] == 1).all()
 
 
 def test_of_a_case_the_last_file_counts(tmp_path):
@@ -387,59 +344,43 @@ def test_a_small_run_from_the_command_line(tmp_path, capsys):
         "clock": "wall",
     }  # fmt: skip
     rows = content["rows"]
-    assert all(set(row) == {field.name for field in fields(Row)} for row in rows)
-    wanted = [("layer", name) for name in ("dense", "masked", "sparse", "kernel", "auto")]
-    wanted += [("selection", name) for name in ("topk", "kthvalue", "sparse")]
-    found = [(row["group"], row["contender"]) for row in rows if row["best"]]
-    assert sorted(found) == sorted(wanted) and len(rows) == 2 * len(wanted)
+    wanted = {("layer", name) for name in ("dense", "masked", "sparse", "kernel", "auto")}
+    wanted |= {("selection", name) for name in ("topk", "kthvalue", "sparse")}
+    assert {(row["group"], row["contender"]) for row in rows if row["best"]} == wanted
+    assert len(load(tmp_path)) == len(rows) == 2 * len(wanted)
     for row in rows:
         assert row["rounds"] >= 3 and row["time"]["median"] > 0 and row["first"] > 0
-        assert 0.02 < row["density"] < 0.06
         assert row["difference"] is None or row["difference"] < 1e-4
-    origin = content["provenance"]
-    assert {"cpu", "cores", "threads", "commit", "date", "numba", "torch"} <= set(origin)
-    assert str(tmp_path) not in json.dumps(content) and platform.node() not in origin.values()
-    assert len(load(tmp_path)) == len(rows)
+    assert {"cpu", "cores", "commit", "date", "numba", "torch"} <= set(content["provenance"])
+    assert str(tmp_path) not in json.dumps(content) and platform.node() not in str(content)
 
 
-@pytest.mark.parametrize(
-    ("case", "contenders", "parts"),
-    [("step/PaperCNN/1", 9, 3), ("split/PaperCNN/1", 4, 17)],
-)
-def test_steps_from_the_command_line(case, contenders, parts, tmp_path, capsys):
-    options = ["--quick", "--only", case, "--seconds", "0", "--cpu", "--threads", "1"]
+def test_a_step_in_parts_from_the_command_line(tmp_path, capsys):
+    options = ["--quick", "--only", "split/PaperCNN/1", "--seconds", "0", "--cpu", "--threads", "1"]
     status, shown = run(capsys, *options, "--output", str(tmp_path))
     assert status == 0 and "noisy" not in shown.err
     rows = json.loads((tmp_path / "bench.json").read_text("utf-8"))["rows"]
-    assert len(rows) == contenders
-    assert len(rows[0]["parts"]) == parts and list(rows[0]["parts"])[-1] == "update"
-    if parts == 17:
-        assert list(rows[0]["parts"])[6:9] == ["forward fc2", "forward loss", "backward loss"]
-        assert list(rows[3]["parts"]) == ["selection conv1", "selection conv2"]
+    assert len(rows) == 4 and len(rows[0]["parts"]) == 17
+    assert list(rows[0]["parts"])[6:9] == ["forward fc2", "forward loss", "backward loss"]
+    assert list(rows[3]["parts"]) == ["selection conv1", "selection conv2"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("no luck")])
-def test_what_was_measured_is_kept(error, tmp_path, capsys, monkeypatch):
-    measured = suite.run
-    done = []
+def test_what_was_measured_is_kept(tmp_path, capsys, monkeypatch):
+    measured, done = suite.run, []
 
     def until(case, *settings):
         if len(done) == 2:
-            raise error
-        done.append(case)
+            raise KeyboardInterrupt
+        done.append(case.name)
         return measured(case, *settings)
 
     monkeypatch.setattr(suite, "run", until)
     options = ["--only", "layer/tiny", "--threads", "1", "--output", str(tmp_path)]
-    if isinstance(error, KeyboardInterrupt):
-        status, shown = run(capsys, *options, "--quick", "--seconds", "0")
-        assert status == 130 and "Interrupted" in shown.err and "masked" in shown.out
-    else:
-        with pytest.raises(RuntimeError, match="no luck"):
-            command.main([*options, "--quick", "--seconds", "0"])
+    status, shown = run(capsys, *options, "--quick", "--seconds", "0")
+    assert status == 130 and "Interrupted" in shown.err and "masked" in shown.out
     content = json.loads((tmp_path / "bench.json").read_text("utf-8"))
     assert content["finished"] is False
-    assert {row["case"] for row in content["rows"]} == {case.name for case in done}
+    assert {row["case"] for row in content["rows"]} == set(done)
 
 
 @pytest.mark.parametrize(
@@ -458,17 +399,3 @@ def test_a_wrong_option_ends_in_one_sentence(options, words, capsys):
     assert stopped.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("benchmarks: ") and words in line
-
-
-def test_list_names_every_case_once(capsys):
-    def names(*options):
-        status, shown = run(capsys, "--list", "--threads", "1", *options)
-        assert status == 0
-        return shown.out.split()
-
-    every = names()
-    layer, linear, selection = 4 * 2 * 6 + 2 * 2, 2 * 2 * 6, 2 * 2 * 3
-    assert len(set(every)) == len(every) == layer + linear + selection + 4 + len(networks.NETWORKS)
-    assert {"layer/tiny/full/5%/1-thread", "step/mobilenet_v2/1-thread"} <= set(every)
-    assert set(names("--quick")) < set(every)
-    assert names("--quick", "--only", "resnet") == ["step/resnet18/1-thread"]

@@ -3,7 +3,6 @@
 import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,6 +18,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import meprop
+
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PROJECT = PYPROJECT["project"]
@@ -33,26 +34,11 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
 
 
-def ranges() -> list[str]:
-    """Every requirement that pyproject.toml states, build requirements and extras included."""
-    stated = [*PYPROJECT["build-system"]["requires"], *PROJECT["dependencies"]]
-    for extra in PROJECT["optional-dependencies"].values():
-        stated += extra
-    return stated
-
-
-def pins() -> dict[str, Version]:
-    """Name and version of every line of the lock."""
-    locked = {}
-    for line in LOCK_LINES:
-        name, _, version = line.partition("==")
-        locked[str(canonicalize_name(name))] = Version(version)
-    return locked
-
-
-def code_blocks(document: Path, language: str) -> list[str]:
-    pattern = rf"^```{language}\n(.*?)^```"
-    return re.findall(pattern, document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+EXTRAS = PROJECT["optional-dependencies"]
+# Every requirement that pyproject.toml states, build requirements and extras included.
+STATED = [PYPROJECT["build-system"]["requires"], PROJECT["dependencies"], *EXTRAS.values()]
+RANGES = [requirement for group in STATED for requirement in group]
+PINS = {str(canonicalize_name(n)): Version(v) for n, v in (line.split("==") for line in LOCK_LINES)}
 
 
 # Dependencies
@@ -70,41 +56,29 @@ def test_lock_states_each_exact_public_version_once_in_order():
         assert local is None, f"{line}: only some indexes have a version with +{local}"
 
 
-@pytest.mark.parametrize("stated", ranges())
-def test_pinned_version_lies_in_pyprojects_range(stated):
-    requirement = Requirement(stated)
-    assert requirement.specifier, f"{stated}: give a range"
-    assert all(s.operator not in ("==", "===") for s in requirement.specifier), (
-        f"{stated}: exact versions belong in requirements.lock"
-    )
-    name = canonicalize_name(requirement.name)
-    assert name in pins(), f"{name} is not in requirements.lock: run make lock"
-    assert pins()[name] in requirement.specifier, (
-        f"{stated}, but the lock has {pins()[name]}: run make lock"
-    )
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the lock is resolved on Linux")
 def test_lock_holds_what_pyproject_needs_and_nothing_else():
-    """Follow the installed packages' own requirements from pyproject.toml's."""
-    reached: set[str] = set()
-    ahead = [Requirement(stated) for stated in ranges()]
+    """In a range; reached from pyproject.toml over the installed packages' own requirements."""
+    for requirement in map(Requirement, RANGES):
+        assert requirement.specifier, f"{requirement}: give a range"
+        assert all(s.operator not in ("==", "===") for s in requirement.specifier), requirement
+        assert PINS[canonicalize_name(requirement.name)] in requirement.specifier, "run make lock"
     seen: set[tuple[str, str]] = set()
+    ahead = [Requirement(stated) for stated in RANGES]
     while ahead:
         requirement = ahead.pop()
         name = str(canonicalize_name(requirement.name))
-        reached.add(name)
-        for extra in {"", *requirement.extras}:
-            if (name, extra) in seen:
-                continue
+        for extra in {"", *requirement.extras} - {extra for its, extra in seen if its == name}:
             seen.add((name, extra))
-            for text in metadata.requires(name) or []:
-                needed = Requirement(text)
-                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                    ahead.append(needed)
+            needed = map(Requirement, metadata.requires(name) or [])
+            ahead += [n for n in needed if not n.marker or n.marker.evaluate({"extra": extra})]
     # Where pip chose torch's CUDA build, it has requirements that the lock leaves to pip.
-    reached = {name for name in reached if not re.match("nvidia|cuda|triton", name)}
-    assert reached == set(pins()), "run make lock"
+    reached = {name for name, _ in seen if not re.match("nvidia|cuda|triton", name)}
+    assert reached == set(PINS), "run make lock"
+    # Debian 12 has Python 3.11.2; a package may ask for a later one.
+    for name in PINS:
+        wanted = SpecifierSet(metadata.metadata(name)["Requires-Python"] or "")
+        assert f"{PYTHON_VERSION}.0" in wanted, f"{name}: hold it back in Makefile's held"
 
 
 def imported(path: Path, modules: Collection[str] = ()) -> set[str]:
@@ -128,10 +102,9 @@ def imported(path: Path, modules: Collection[str] = ()) -> set[str]:
 @pytest.mark.parametrize("part", ["core", "study", "tests"])
 def test_every_import_is_declared(part):
     """Somebody may install the core alone, or the study without what only the tests need."""
-    extras = PROJECT["optional-dependencies"]
     allowed = [*PROJECT["dependencies"]]
-    allowed += [] if part == "core" else extras["study"]
-    allowed += extras["dev"] if part == "tests" else []
+    allowed += [] if part == "core" else EXTRAS["study"]
+    allowed += EXTRAS["dev"] if part == "tests" else []
     declared = {canonicalize_name(Requirement(stated).name) for stated in allowed}
     distributions = metadata.packages_distributions()
     for path in (ROOT / ("tests" if part == "tests" else "meprop")).rglob("*.py"):
@@ -168,14 +141,6 @@ def test_imports_go_one_way():
     assert not ahead.keys() - done, "these import each other in a circle"
 
 
-def test_pinned_packages_run_on_every_patch_release():
-    """Debian 12 has Python 3.11.2; a package may ask for a later one."""
-    oldest = f"{PYTHON_VERSION}.0"
-    for name in pins():
-        wanted = SpecifierSet(metadata.metadata(name)["Requires-Python"] or "")
-        assert oldest in wanted, f"{name} needs Python {wanted}: hold it back in Makefile's held"
-
-
 def test_environment_installs_the_lock_and_the_package():
     """A version of anything but Python would be a second source of truth."""
     assert ENVIRONMENT["dependencies"] == [
@@ -184,23 +149,9 @@ def test_environment_installs_the_lock_and_the_package():
         {"pip": ["-r requirements.lock", "-e ."]},
     ]
     assert "pip" in ENVIRONMENT["dependencies"]
-
-
-def test_binder_can_install_the_environment(tmp_path):
-    """conda calls pip in the folder of environment.yml, with a file; all is here already."""
     others = ["Dockerfile", "binder", ".binder", "apt.txt", "postBuild", "requirements.txt"]
     assert not [name for name in others if (ROOT / name).exists()], "Binder would read that instead"
-    for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "meprop", tmp_path / "meprop", ignore=lambda *_: ["study", "kernels"])
-    wanted = tmp_path / "condaenv.requirements.txt"
-    wanted.write_text("\n".join(ENVIRONMENT["dependencies"][-1]["pip"]), encoding="utf-8")
-    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(wanted)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].startswith("Would install meprop-"), "and nothing else"
-    assert {"ipykernel", "jupyterlab"} <= set(pins()), "what Binder opens needs them"
+    assert {"ipykernel", "jupyterlab"} <= set(PINS), "what Binder opens needs them"
 
 
 def test_python_version_is_the_same_everywhere():
@@ -215,55 +166,39 @@ def test_python_version_is_the_same_everywhere():
 def test_version_is_stated_once_and_repeated_right():
     assert "version" in PROJECT["dynamic"] and "version" not in PROJECT
     assert PYPROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "meprop.__version__"}
-    tree = ast.parse((ROOT / "meprop" / "__init__.py").read_text("utf-8"))
-    (version,) = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__"
-    ]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert citation["version"] == version
-
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     releases = [re.fullmatch(r"\[([\d.]+)\] - (Unreleased|\d{4}-\d\d-\d\d)", h) for h in headings]
     assert all(releases), f"CHANGELOG.md: {headings}"
     numbers = [release[1] for release in releases if release]
-    assert numbers[0] == version
+    assert numbers[0] == citation["version"] == meprop.__version__
     assert numbers == sorted(numbers, key=Version, reverse=True)
     assert "Unreleased" not in "".join(headings[1:])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_documents_name_existing_make_targets(document):
-    text = document.read_text("utf-8")
-    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
-    lines = [line for block in code_blocks(document, "sh") for line in block.splitlines()]
-    named = {m[1] for code in [*spans, *lines] if (m := re.match(r"make ([a-z]+)\b", code))}
-    targets = set(re.findall(r"^\.PHONY: ([a-z]+)$", MAKEFILE, re.MULTILINE))
-    assert named <= targets
-
-
-def test_every_target_is_listed_by_help():
+def test_documents_name_existing_make_targets_and_help_lists_them_all():
     targets = set(re.findall(r"^\.PHONY: ([a-z]+)$", MAKEFILE, re.MULTILINE))
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make ([a-z]+) ", listed, re.MULTILINE)) == targets
+    for document in DOCUMENTS:
+        text = document.read_text("utf-8")
+        blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S))
+        named = re.findall(r"(?<!`)`make (\w+)", text) + re.findall(r"^make (\w+)", blocks, re.M)
+        assert set(named) <= targets, document
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_examples_in_documents_run(document):
     names = {}  # a document is read from its beginning
-    for block in code_blocks(document, "python"):
+    blocks = re.findall(r"^```python\n(.*?)^```", document.read_text("utf-8"), re.M | re.S)
+    for block in blocks:
         exec(compile(block, document.name, "exec"), names)
 
 
-def test_ci_runs_the_test_command():
+def test_ci_runs_the_test_command_and_the_workflow_publishes_what_was_tested():
     script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
+    assert os.access(script, os.X_OK) and "\nneed chromium " in script.read_text("utf-8")
     assert script.read_text("utf-8").splitlines()[-1] == "make test"
-
-
-def test_ci_installs_the_browser_and_the_workflow_publishes_what_was_tested():
-    assert "\nneed chromium " in (ROOT / ".ci" / "run").read_text("utf-8")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text("utf-8"))
     test, publish = workflow["jobs"]["test"], workflow["jobs"]["publish"]
     commands = [step["run"] for step in test["steps"] if "run" in step]
@@ -278,15 +213,11 @@ def test_ci_installs_the_browser_and_the_workflow_publishes_what_was_tested():
 def test_actions_are_pinned_by_commit_and_leave_no_credentials():
     """A tag can be moved to other code; what is checked out needs no right to push."""
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
-        uses = re.findall(r"uses: (.*)", path.read_text("utf-8"))
-        assert uses
-        for action in uses:
+        text = path.read_text("utf-8")
+        for action in (uses := re.findall(r"uses: (.*)", text)):
             assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
-        jobs = yaml.safe_load(path.read_text("utf-8"))["jobs"].values()
-        steps = [step for job in jobs for step in job["steps"]]
-        checkouts = [s for s in steps if s.get("uses", "").startswith("actions/checkout@")]
-        assert checkouts
-        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+        checkouts = [action for action in uses if action.startswith("actions/checkout@")]
+        assert checkouts and text.count("persist-credentials: false") == len(checkouts)
 
 
 # Privacy
