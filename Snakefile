@@ -60,7 +60,7 @@ rule train:
     resources:
         mem_mb=2000,
         # A paper-scale run takes an hour or two; one that is cut off goes on from its checkpoint.
-        runtime=of(lambda run: max(15, run.cost // 8000)),
+        runtime=of(lambda run: max(15, run.cost // 64_000)),
     shell:
         """
         # Whoever reads what is said here may be gone: that ends no run. On a terminal it takes the

@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+import statistics
 
 import pytest
 
 from meprop.study.config import Config
 from meprop.study.experiments import ExperimentsError, Run, load
+from meprop.study.pipeline import find
 
 EXPERIMENTS = load()
 
@@ -52,6 +54,17 @@ def test_no_declared_configuration_has_changed(suite, digests):
     """Records are found by it. Who adds a run changes the number here, and nothing else."""
     found = "".join(f"{name} {config.digest}\n" for name, config in configs(suite).items())
     assert hashlib.sha256(found.encode()).hexdigest()[:16] == digests
+
+
+def test_a_run_costs_what_its_records_say():
+    """In every suite that is committed, whatever its network and its data."""
+    rates: dict[str, list[float]] = {}
+    for run in EXPERIMENTS.runs:
+        if run.committed and (record := find(run)[0]):
+            seconds = statistics.median(epoch["seconds"] for epoch in record.history)
+            rates.setdefault(run.suite, []).append(run.config.epochs * seconds / run.cost)
+    typical = [statistics.median(each) for each in rates.values()]
+    assert len(typical) > 3 and max(typical) < 2 * min(typical)
 
 
 def test_where_files_go():
@@ -164,16 +177,18 @@ MORE = "sparse: {ratio: 0.05}\n      more: {ratio: 0.1}"
         ("varies:", "within: [decay], varies:", STUDY, "no field in varies 'decay'"),
         ("sparse: {ratio: 0.05}", MORE, f"line 11, {SUITE}", "run 'more' is in no study"),
         ("[0, 1]", "[0, 1", "line 7", "expected"),
-        ("[0, 1]", f"[{10**400}]", f"line 6, {SUITE}", "must be in [0, 1000000000], got 1000"),
+        ("[0, 1]", f"[{10**400}]", f"line 6, {SUITE}", "each of seeds must be in [0, 1000000000]"),
+        (FIVE, f"ratio: {10**400}", RUN, "ratio must be a number below 1e308, got 1000"),
         ("[0, 1]", f"[{'9' * 5000}]", "", "Exceeds the limit"),
         (FIVE, "lr: 2001-02-30", "", "day is out of range"),
         (GOOD, "suites: {}", "line 1", "suites must be not empty"),
         (BOTH, "[plain, [sparse]]", STUDY, "each of runs must be text, got ['sparse']"),
         ("sparse: {", "[sparse]: {", "line 9", "unhashable key"),
-        ("sparse: {", "2: {", f"line 9, {SUITE}, run '2'", "must be text, got 2"),
+        ("sparse: {", "2: {", f"line 9, {SUITE}, run '2'", "text, got 2; in YAML write '2'"),
+        ("sparse:", f"{'x' * 250}:", f"line 9, {SUITE}, run '{'x' * 80}'", "at most 80"),
         ("  small:", "  ../../small:", "line 2, suite '../../small'", "small letters"),
-        ("for this test", "\0", "", "not readable as YAML"),
-        ("for this test", "[" * 5000 + "]" * 5000, "", "50 levels"),
+        ("for this test", "\0", "line 3", "'\\x00' is no text; save the file in UTF-8"),
+        ("for this test", "[" * 5000 + "]" * 5000, "line 3", "50 levels"),
         ("for this test", "{<<: [1]}", "line 3", "expected a mapping"),
         ("for this test", "!!python/name:os.system", "line 3", "could not determine a constructor"),
         (GOOD, "", "", "this must be a mapping of names, got None"),
@@ -197,7 +212,7 @@ def aliases(each):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (GOOD.replace("this test", "\xe9").encode("latin-1"), "not readable as YAML in UTF-8 ("),
+        (GOOD.replace("this test", "\xe9").encode("latin-1"), "line 3: '\\udce9' is no text"),
         (aliases("[*a%d, *a%d]").encode(), "more than 20 aliases"),
         (aliases("{<<: *a%d, k: *a%d}").encode(), "more than 20 aliases"),
         (b"suites: &a [*a]", "recursion"),

@@ -102,7 +102,8 @@ class Record:
         content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         claimed, actual = content.pop("digest"), digest(content)
         if claimed != actual:
-            raise ValueError(f"its content does not match its digest ({claimed}, now {actual})")
+            what = f"{str(claimed)[:16]}, now {actual[:16]}"
+            raise ValueError(f"its content does not match its digest ({what})")
         record = cls(**content | {"config": Config.from_dict(content["config"])})
         record.check()
         return record
@@ -154,7 +155,7 @@ class Record:
         if not math.isclose(said[0], seconds, rel_tol=1e-6) or said[1] != threads:
             raise ValueError(f"provenance: {said[0]!r} seconds, {said[1]!r} threads")
         for name, value in self.provenance.items():
-            if (isinstance(value, str) and not value.isprintable()) or set("<>") & set(str(value)):
+            if not (text := f"{name} {value}").isprintable() or set("<>") & set(text):
                 raise ValueError(f"provenance: {name} {value!r} is no plain text")
 
 

@@ -70,6 +70,7 @@ def mistake(
     every: list[Any] = error.errors(include_url=False)
     found = next((each for each in every if each["type"] in _UNKNOWN), every[0])
     kind, place, value, context = (found.get(key) for key in ("type", "loc", "input", "ctx"))
+    is_key = place[-1:] == ("[key]",)
     place = tuple(part for part in place if part != "[key]")
     name = place[-1] if place else "this"
     if kind in _UNKNOWN:
@@ -82,8 +83,12 @@ def mistake(
     hint = context.get("hint", "") if context else ""
     if isinstance(value, str) and kind == "float_type" and re.fullmatch(r"\d+e-?\d+", value):
         hint = f"; in YAML write {float(value)!r}"  # which takes a float without a dot for text
-    if isinstance(name, int):
-        name = f"each of {place[-2]}"
+    if isinstance(value, int) and kind == "float_type":
+        must = "a number below 1e308"  # which an int may exceed
+    if is_key:
+        name, hint = "a name", f"; in YAML write {str(value)!r}"
+    elif isinstance(name, int):
+        name = f"each of {place[-2] if place[-2] != '*' else place[-3]}"
     return SettingError(f"{name} must be {must}, got {shown(value)}{hint}", place)
 
 

@@ -118,36 +118,21 @@ def _is_locked(path: Path) -> bool:
 
 
 def time_left(states: list[State], every: list[State]) -> str:
-    """The time for what is not done, on all cores of this machine, from the runs that are done."""
-    each = []
-    for state in states:
-        if state.record is None and not state.damaged:
-            rate = _seconds_per_image(state.run, every)
-            if rate is None:
-                return "unknown"
-            each.append(rate * state.run.cost * (1 - state.epochs / state.run.config.epochs))
-    if not each:
-        return "-"
+    """The time for what is not done, on all cores of this machine, from the runs that are done.
+
+    Those of the same suite, if there are some. A run's epochs count as its median one: no pause.
+    """
+    todo = [s for s in states if s.record is None and not s.damaged]
+    left = [s.run.cost * (1 - s.epochs / s.run.config.epochs) for s in todo]
+    done = [s for s in every if s.record is not None and s.record.status == "finished"]
+    rates = [
+        len(s.record.history) * median(e["seconds"] for e in s.record.history) / s.run.cost
+        for s in [s for s in done if s.run.suite == states[0].run.suite] or done
+        if s.record is not None
+    ]
+    if not left or not rates:
+        return "unknown" if left else "-"
     cores = available_cores()
     # A run has one core, however many there are.
-    hours = tqdm.format_interval(max(sum(each) / cores, *each))
+    hours = tqdm.format_interval(median(rates) * max(sum(left) / cores, *left))
     return f"{hours} on {cores} core{'s' if cores > 1 else ''}"
-
-
-def _seconds_per_image(run: Run, every: list[State]) -> float | None:
-    """The median over the runs most like this one, of the same data and network."""
-    alike: list[list[float]] = [[], [], []]
-    for state in every:
-        config = state.run.config
-        same = (config.dataset, config.network) == (run.config.dataset, run.config.network)
-        if state.record is not None and state.record.status == "finished" and same:
-            # In another suite an epoch's evaluation weighs more or less beside its training.
-            same_suite = state.run.suite == run.suite
-            rank = 1 - (config.batch_norm == run.config.batch_norm) if same_suite else 2
-            alike[rank].append(usual_seconds(state.record) / state.run.cost)
-    return next((median(rates) for rates in alike if rates), None)
-
-
-def usual_seconds(record: Record) -> float:
-    """What a run takes if all of its epochs take as long as the median one: no pause counts."""
-    return len(record.history) * median(epoch["seconds"] for epoch in record.history)
