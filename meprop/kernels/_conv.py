@@ -86,10 +86,10 @@ def _prepare(job: int, samples: int, mine: int) -> None:
                 at = sample * p.image + y * p.row_step + column * p.column_step
                 puti(mine + p.patch, i, at)
                 i += 1
-    for lane in range(LANES):
+    for lane in range(3 * LANES):
         puti(mine + p.lanes, lane, 1)
-        puti(mine + p.lanes, LANES + lane, 1)
-        puti(mine + p.lanes, 2 * LANES + lane, int(lane <= (p.length - 1) % LANES))
+    for lane in range(LANES):
+        puti(mine + p.lanes, 3 * LANES + lane, int(lane <= (p.length - 1) % LANES))
 
 
 @inner
@@ -120,7 +120,7 @@ def weight_gradient(job: int, task: int, mine: int) -> None:
                 add_patches(
                     job, mine, row, until, sums + 4 * outer * p.segments * p.stretch,
                     4 * p.stretch, images + 4 * (g * p.together * p.image + outer * p.outer_step),
-                    4 * p.segment_step, p.segments, mine + p.lanes,
+                    4 * p.segment_step, p.segments, mine + p.lanes + 4 * LANES,
                 )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def input_gradient(job: int, task: int, mine: int) -> None:
                         sums + 4 * (part * p.outer_step + segment * p.segment_step),
                         4 * p.segment_step,
                         filters + 4 * (part * p.segments + segment) * p.stretch, 4 * p.stretch,
-                        segments, mine + p.lanes + 4 * LANES,
+                        segments, mine + p.lanes + 8 * LANES,
                     )  # fmt: skip
     if p.direct == 0:
         target = p.dx + 4 * begin * p.dx_sample

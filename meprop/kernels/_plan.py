@@ -292,7 +292,7 @@ def _convolution(
     scratch = dict(
         images=most * pixels * channels + 2 * LANES, entry=entries, scale=entries,
         patch=most * area, counted=keys, starts=keys, rows=keys, group_row=groups + 1,
-        lanes=3 * LANES,
+        lanes=4 * LANES,
     )  # fmt: skip
     places = _laid_out(scratch, 0)
     fields = dict(
@@ -312,7 +312,7 @@ def _convolution(
     )  # fmt: skip
     for first, steps in zip(STEPS, (x_steps, dx_steps, weight_steps, dw_steps), strict=True):
         fields |= dict(zip(FIELDS[first : first + 4], steps, strict=True))
-    size = places["lanes"] // 4 + 4 * LANES
+    size = places["lanes"] // 4 + 5 * LANES
     return fields | {name: places[name] for name in list(scratch)[1:]}, size
 
 

@@ -52,8 +52,8 @@ def add_rows(
 
     A row's list is starts[row]:starts[row + 1]; neither they nor it are empty. The sums stay in
     registers while it is walked. shape: index in SHAPES; places, entries: offsets in floats; steps:
-    bytes from one segment to the next; lanes: address of eight integers, zero where a lane of a
-    segment's last vector must not be changed.
+    bytes from one segment to the next; lanes: address of eight integers behind eight ones, zero
+    where a lane of a segment's last vector must not be changed.
     """
     blocks = [builder.append_basic_block("shape") for _ in SHAPES]
     done = builder.append_basic_block("shapes.done")
@@ -73,11 +73,13 @@ def _add_rows(
     builder: Any, segments: int, vectors: int, rows: Any, starts: Any, places: Any,
     entries: Any, value: Any, sums: Any, sums_step: Any, source: Any, source_step: Any, lanes: Any,
 ) -> None:  # fmt: skip
-    tiles = [(s, v) for s in range(segments) for v in range(vectors)]
-    vector = ir.VectorType(F32, LANES)
+    # Two vectors as one, where they are: AVX-512's registers take them, others' code is the same.
+    widths = [min(2, vectors - v) for v in range(0, vectors, 2)]
+    tiles = [(s, 2 * i, LANES * width) for s in range(segments) for i, width in enumerate(widths)]
     byte = ir.PointerType(I8)
-    zero = ints(0, LANES)
-    open_lanes = builder.icmp_signed("!=", load(builder, lanes, zero.type), zero)
+    zero = ints(0, LANES * widths[-1])
+    last = builder.sub(lanes, const(4 * LANES * (widths[-1] - 1)))
+    open_lanes = builder.icmp_signed("!=", load(builder, last, zero.type), zero)
 
     def integer(address: Any, index: Any) -> Any:
         return builder.sext(load(builder, at(builder, address, index), I32), I64)
@@ -86,32 +88,33 @@ def _add_rows(
         places = (builder.add(base, builder.mul(step, const(s))) for s in range(segments))
         return [builder.inttoptr(place, byte) for place in places]
 
-    def tile(row: Any, v: int) -> Any:
+    def tile(row: Any, v: int, width: int) -> Any:
         place = builder.gep(row, [const(4 * LANES * v)])
-        return builder.bitcast(place, vector.as_pointer())
+        return builder.bitcast(place, ir.VectorType(F32, width).as_pointer())
 
     source_rows = segment_rows(source, source_step)
 
     def add_list(i: Any, totals: list[Any]) -> list[Any]:
         offset = builder.shl(integer(entries, i), const(2))
-        factor = splat(builder, load(builder, at(builder, value, i), F32), LANES)
+        factor = load(builder, at(builder, value, i), F32)
+        factors = {width: splat(builder, factor, width) for _, _, width in tiles}
         here = [builder.gep(row, [offset]) for row in source_rows]
-        terms = [builder.load(tile(here[s], v), align=4) for s, v in tiles]
+        terms = [builder.load(tile(here[s], v, width), align=4) for s, v, width in tiles]
         return [
-            by_llvm(builder, f"fma.v{LANES}f32", vector, factor, term, total)
-            for term, total in zip(terms, totals, strict=True)
+            by_llvm(builder, f"fma.v{width}f32", term.type, factors[width], term, total)
+            for (_, _, width), term, total in zip(tiles, terms, totals, strict=True)
         ]
 
     def add_row(row: Any, carried: list[Any]) -> list[Any]:
         start = carried[0]
         stop = integer(starts, builder.add(row, const(1)))
         target = segment_rows(at(builder, sums, integer(places, row)), sums_step)
-        before = [builder.load(tile(target[s], v), align=4) for s, v in tiles]
+        before = [builder.load(tile(target[s], v, width), align=4) for s, v, width in tiles]
         totals = loop(builder, start, stop, before, add_list)
-        for (s, v), total, old in zip(tiles, totals, before, strict=True):
-            if v == vectors - 1:
+        for (s, v, width), total, old in zip(tiles, totals, before, strict=True):
+            if LANES * v + width == LANES * vectors:
                 total = builder.select(open_lanes, total, old)
-            builder.store(total, tile(target[s], v), align=4)
+            builder.store(total, tile(target[s], v, width), align=4)
         return [stop]
 
     loop(builder, const(0), rows, [integer(starts, const(0))], add_row)
@@ -124,8 +127,8 @@ def add_patches(
 ) -> None:  # fmt: skip
     """Add the lists of rows first:last, over `segments` stretches of `length` floats.
 
-    mine: the thread's memory, where the lists are; steps in bytes; lanes: address of 16 integers,
-    first eight ones and then the lanes a stretch's last vector may write.
+    mine: the thread's memory, where the lists are; steps in bytes; lanes: address of 16 integers
+    behind eight ones, first eight ones and then the lanes a stretch's last vector may write.
     """
     p = read_job(job)
     if first >= last:
