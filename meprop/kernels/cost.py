@@ -99,8 +99,10 @@ def dense_cost(layer: Layer, ratio: float | None = None, threads: int = 1) -> fl
     work = (0.0205 if layer.linear else 0.024) * layer.samples * layer.out_area * taps * pairs
     moved = 0.68 * inputs + 0.36 * layer.maps * width * taps
     start = 5_000 if layer.linear else 45_000
-    selection = 0.0 if ratio is None else (4 + 36 * ratio) * layer.entries
-    return start + sides * (work + moved) / threads + selection
+    if ratio is not None:  # a call of its own, and the lists
+        start += 60_000
+        moved += (0.6 + 7 * ratio) * layer.entries / sides
+    return start + sides * (work + moved) / threads
 
 
 def density(grad: Tensor) -> float:
