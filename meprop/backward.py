@@ -211,8 +211,9 @@ def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
         dx, dw, db = _sparse(layer, grad, x, weight, (*thinned, wants_bias), sliding)
     else:
         # Volumes are images to a selection, with as many rows as there are planes.
-        flat = grad.flatten(3) if sliding and grad.dim() == 5 else grad
-        chosen = grad if any(full) and not any(thinned) else top(layer, flat).reshape(grad.shape)
+        flat = grad.flatten(3) if grad.dim() == 5 else grad
+        chosen = flat if any(full) and not any(thinned) else top(layer, flat)
+        chosen = chosen if flat is grad else chosen.reshape(grad.shape)
         summed = chosen if layer.rule is not None and layer.rule.bias == "sparse" else grad
         at_once = wants_bias and summed is chosen
         dx, dw, db = by_torch(chosen, thinned, at_once) if any(thinned) or at_once else (None,) * 3
@@ -220,7 +221,7 @@ def _weighted_backward(ctx: Any, grad: Tensor) -> list[Tensor | None]:
     if any(full):
         others = by_torch(grad, full)
         dx, dw = (others[0] if full[0] else dx), (others[1] if full[1] else dw)
-    return [None if dx is None else dx.reshape(shape), dw, db]
+    return [dx if dx is None or sliding else dx.reshape(shape), dw, db]
 
 
 def _sides(ctx: Any) -> tuple[tuple[bool, bool], tuple[bool, bool]]:
@@ -255,13 +256,9 @@ def _sparse(
     sliding: Sliding | None,
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradients by a sparse kernel; the layer's `run_grad` moves on."""
-    slide: dict[str, Any] = dict(zip(Sliding._fields[:4], sliding or (), strict=False))
-    kernel = kernels.linear_backward if sliding is None else kernels.conv2d_backward
-    *grads, run_grad, kept = kernel(
-        grad, x, weight, rule=layer.rule, run_grad=layer.past(grad), generator=layer.generator,
-        needs=needs, per_position=layer.history == "position",
-        watched=bool(OBSERVERS) and layer in OBSERVERS,
-        **slide,
+    *grads, run_grad, kept = kernels.backward(
+        grad, x, weight, None if sliding is None else sliding[:4], layer.rule, layer.past(grad),
+        layer.generator, needs, layer.history == "position", bool(OBSERVERS) and layer in OBSERVERS,
     )  # fmt: skip
     layer.keep(run_grad)
     _observe(layer, grad, kept)

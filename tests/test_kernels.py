@@ -329,6 +329,8 @@ def test_gradients_come_in_the_layout_of_what_they_belong_to(layout):
     result = kernels.conv2d_backward(grad, x, weight, **slide, rule=None)
     assert result.grad_input is not None and result.grad_input.stride() == x.stride()
     assert result.grad_weight is not None and result.grad_weight.stride() == weight.stride()
+    grad = lay_out(grad, layout)  # dense layers would copy what is passed on in another one
+    assert kernels.thin(grad, TopK(0.1))[0].stride() == grad.stride()
 
 
 def test_an_expanded_gradient_and_an_empty_batch():
@@ -455,6 +457,9 @@ def test_the_cost_model_knows_where_zeros_pay():
     assert not cheaper(grad, x, weight, sliding, None)
     rows, inputs, filters = torch.randn(10, 10), torch.randn(10, 1024), torch.randn(10, 1024)
     assert not cheaper(rows, inputs, filters, None, None)
+    # Next to no work: a dense layer would have the kernels' call too, to select.
+    tiny, x, weight = torch.ones(2, 4, 6, 6), torch.ones(2, 2, 6, 6), torch.ones(4, 2, 3, 3)
+    assert cheaper(tiny, x, weight, ((1, 1), (1, 1), (1, 1), 1), TopK(0.05))
 
 
 def test_the_cost_model_knows_which_threads_run():

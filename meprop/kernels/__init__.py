@@ -19,6 +19,7 @@ from meprop.kernels.cost import LINEAR
 from meprop.rule import TopK
 
 _NOTHING = torch.empty(0)
+_inside = torch._C._functorch
 
 
 class Backward(NamedTuple):
@@ -50,8 +51,7 @@ def supports(*tensors: Tensor) -> bool:
 def has_memory(tensor: Tensor) -> bool:
     """Whether a tensor is values in memory, rather than something that acts as a tensor."""
     own = type(tensor).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
-    inside = torch._C._functorch
-    wrapped = inside.is_functorch_wrapped_tensor(tensor) or inside.is_legacy_batchedtensor(tensor)
+    wrapped = _inside.is_functorch_wrapped_tensor(tensor) or _inside.is_legacy_batchedtensor(tensor)
     return own and not wrapped and not tensor._is_zerotensor()
 
 
@@ -92,7 +92,10 @@ def conv2d_backward(
     >>> conv2d_backward(grad, x, weight, **slide, rule=None).grad_weight.sum()
     tensor(8.)
     """
-    return _backward(grad, x, weight, (stride, padding, dilation, groups), **settings)
+    sliding = stride, padding, dilation, groups
+    _check("conv2d_backward", grad, x, weight)
+    _check_shapes(grad.shape, x.shape, weight.shape, sliding)
+    return backward(grad, x, weight, sliding, **settings)
 
 
 def linear_backward(grad: Tensor, x: Tensor, weight: Tensor, **settings: Any) -> Backward:
@@ -106,7 +109,9 @@ def linear_backward(grad: Tensor, x: Tensor, weight: Tensor, **settings: Any) ->
     tensor([[0., 0., 0.],
             [2., 2., 2.]])
     """
-    return _backward(grad, x, weight, None, **settings)
+    _check("linear_backward", grad, x, weight)
+    _check_shapes(grad.shape, x.shape, weight.shape, None)
+    return backward(grad, x, weight, None, **settings)
 
 
 def _check(name: str, *tensors: Tensor) -> None:
@@ -147,14 +152,13 @@ def _check_shapes(grad: Any, x: Any, weight: Any, sliding: Any) -> None:
         )
 
 
-def _backward(
+def backward(
     grad: Tensor, x: Tensor, weight: Tensor, sliding: Any, rule: TopK | None,
     run_grad: Tensor | None = None, generator: Generator | None = None,
     needs: tuple[bool, bool, bool] = (True, True, True), per_position: bool = False,
     watched: bool = False,
 ) -> Backward:  # fmt: skip
-    _check("linear_backward" if sliding is None else "conv2d_backward", grad, x, weight)
-    _check_shapes(grad.shape, x.shape, weight.shape, sliding)
+    """Either of them, for tensors that are known to fit; sliding: as of a convolution, or None."""
     from meprop.kernels import _driver
 
     grad, x, weight = grad.resolve_neg(), x.resolve_neg(), weight.resolve_neg()
@@ -200,9 +204,9 @@ def thin(
     by_size = replace(rule, pick="top") if rule.pick == "centred" else rule
     *_, new, kept = _driver.launch(rows, by_size, history, generator, per_position)
     assert kept is not None
-    if new is not None and not per_position:
-        new = new.reshape(grad.shape)
-    kept = kept.reshape(grad.shape)
+    if not conv:
+        kept = kept.reshape(grad.shape)
+        new = new if new is None or per_position else new.reshape(grad.shape)
     # Centred by the reference, to the last bit
     return (selection.centre(kept) if rule.centres else kept), new
 

@@ -361,6 +361,15 @@ def join(job: int, task: int, work: int) -> None:
     if p.centred != 0:
         for i in range(out, out + count):
             put(p.value, i, get(p.value, i) - get(work, geti(p.channel, i)))
+    if p.kept != 0:
+        fill(p.kept + 4 * part.start, part.stop - part.start)
+        per_area = 1.0 / p.area
+        for i in range(out, out + count):
+            place, c = geti(p.position, i), geti(p.channel, i)
+            at = place * p.maps + c
+            if p.nhwc == 0:
+                at = place + (int((place + 0.5) * per_area) * (p.maps - 1) + c) * p.area
+            put(p.kept, at, get(p.value, i))
     rows = p.area if p.nhwc != 0 else p.maps
     for sample in range(-(-part.first // rows), -(-part.last // rows)):
         start, end = 0, count

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from meprop import selection
 from meprop.kernels import cost
-from meprop.kernels._plan import Layout, layout_of
+from meprop.kernels._plan import layout_of
 from meprop.kernels._simd import NAN_RANK
 from meprop.kernels._threads import MEMORY, Threads
 from meprop.kernels._whole import run, work
@@ -93,14 +93,15 @@ def launch(
     layout = layout_of((samples, maps, area), nhwc, rule, threads, needs, slide)
     bias = torch.empty(maps, dtype=torch.float32, device="cpu") if needs[2] else None
     bias_at = 0 if bias is None else bias.data_ptr()
+    kept = torch.empty_like(grad) if thinned else None
+    kept_at = 0 if kept is None else kept.data_ptr()
     call = (  # a `Call`
-        grad.data_ptr(), score, run_at, x_at, dx_at, weight_at, dw_at, bias_at, *key,
+        grad.data_ptr(), score, run_at, x_at, dx_at, weight_at, dw_at, bias_at, kept_at, *key,
         Threads.pause, low, layout.job.data_ptr(), MEMORY.address(layout.words), work,
         Threads.parallel if threads > 1 else 0,
     )  # fmt: skip
     arguments = array("q", call)
     _RUN(arguments.buffer_info()[0])
-    kept = _listed(layout, grad.shape) if thinned else None
     MEMORY.trim()
     return Outcome(dx, dw, bias, history, kept)
 
@@ -131,17 +132,3 @@ def _like(values: Tensor, grad: Tensor) -> Tensor:
     if values.stride() == grad.stride():
         return values
     return torch.empty_like(grad, dtype=values.dtype).copy_(values)
-
-
-def _listed(layout: Layout, shape: torch.Size) -> Tensor:
-    """The lists of what was selected, as a gradient."""
-    words = MEMORY.words
-    assert words is not None
-    count = int(words[layout.kept])
-    position, channel, value = (words[at : at + count] for at in layout[4:])
-    samples, maps = shape[:2]
-    bits = torch.zeros(samples, maps, shape[2:].numel(), dtype=torch.int32)
-    position = position.long()
-    sample = position // bits.shape[2]
-    bits[sample, channel.long(), position - sample * bits.shape[2]] = value
-    return bits.view(torch.float32).view(shape)

@@ -108,9 +108,9 @@ Job = namedtuple(
     # part (index, channel and score of what exceeds its bound) and of all that is selected.
     "counters low bounds counts ties part_count wild sums found sample_start raw position channel "
     "value keys scores filters dfilters private private_size "
-    # Addresses of the tensors, 0: there is none, or it is not wanted; the key of an unbiased draw;
-    # the function that gives a processor to others.
-    "grad score run x dx weight dw bias key second pause",
+    # Addresses of the tensors, 0: there is none, or it is not wanted (kept: the gradient that is
+    # passed on); the key of an unbiased draw; the function that gives a processor to others.
+    "grad score run x dx weight dw bias kept key second pause",
 )
 FIELDS = Job._fields
 FIRST_PLACE, FIRST_TENSOR = FIELDS.index("counters"), FIELDS.index("private_size")
@@ -133,10 +133,6 @@ class Layout(NamedTuple):
     job: Tensor  # a `Job`, as int64
     parts: Tensor  # its `Part`s
     words: int  # of memory
-    kept: int  # where in it the number of selected entries is, and where their lists begin
-    position: int
-    channel: int
-    value: int
 
 
 @lru_cache(maxsize=512)
@@ -197,11 +193,7 @@ def layout_of(
     table = torch.tensor(parts, dtype=torch.int64)
     fields["part_table"] = table.data_ptr()
     words = fields["private"] // 4 + threads * private + 16
-    return Layout(
-        torch.tensor(Job(**fields), dtype=torch.int64), table, words,
-        fields["sample_start"] // 4 + samples,
-        *(fields[name] // 4 for name in ("position", "channel", "value")),
-    )  # fmt: skip
+    return Layout(torch.tensor(Job(**fields), dtype=torch.int64), table, words)
 
 
 def _laid_out(words: dict[str, int], start: int) -> dict[str, int]:
