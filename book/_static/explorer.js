@@ -79,8 +79,8 @@
     made.append(...children);
     return made;
   };
-  const percent = (share) =>
-    `${(100 * share).toLocaleString("en", { maximumSignificantDigits: 3 })}%`;
+  const percent = (share, digits = 3) =>
+    `${(100 * share).toLocaleString("en", { maximumSignificantDigits: digits })}%`;
   const whole = (number) => number.toLocaleString("en");
 
   function choice(title, name, options, chosen) {
@@ -119,7 +119,7 @@
       ([, , k, d]) => 10 * Math.abs(d / 10 - decay) + away(k / 100));
     const [estimate, low, high] = ["estimate", "low", "high"].map((it) => known[`${row}-${it}`]);
     const time = `With ${kept(measured)}, ${layer}'s backward pass is ${known[speed].toFixed(2)} ` +
-      "times as fast as a dense one.";
+      `times as fast as a dense one${known[speed] < 1 ? ": it gets slower" : ""}.`;
     if (scope !== "map") return `${time} Only the paper's scope was trained with all images.`;
     return `${time} A network trained with ${kept(share / 100)} and a decay of ${memory / 10} ` +
       `comes out ${points(estimate)} points of test accuracy from one with all gradients ` +
@@ -283,8 +283,8 @@
       const least = shares.indexOf(Math.min(...shares));
       const sentence = (text) => text[0].toUpperCase() + text.slice(1);
       said.replaceChildren(
-        element("b", {}, `${sentence(called(most))} gets ${percent(shares[most])}`),
-        ` of what is passed back, ${called(least)} gets ${percent(shares[least])}. `,
+        element("b", {}, `${sentence(called(most))} gets ${percent(shares[most], 2)}`),
+        ` of what is passed back, ${called(least)} gets ${percent(shares[least], 2)}. `,
         `Of ${whole(nonzero)} entries that are not zero, ${whole(passed)} are passed back, with `,
         element("b", {}, percent(norm)), " of the gradient's norm",
         chosen > passed ? `; ${whole(chosen - passed)} more are selected, but zero.` : ".",
