@@ -117,9 +117,10 @@ def table(frame: "DataFrame", form: str | Sequence[str] = "z.2f", index: bool = 
     return Markdown(re.sub("<(?=[A-Za-z/!?])", "&lt;", text))
 
 
-def logarithmic(axis: Axes, label: str) -> None:
-    """A logarithmic y axis with plain numbers."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(StrMethodFormatter(label))
+def logarithmic(axes: Axes, label: str, which: str = "y", subs: Sequence[int] = (1, 2, 5)) -> None:
+    """A logarithmic axis with plain numbers, at these multiples of powers of ten."""
+    axis = getattr(axes, f"{which}axis")
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter(label))
