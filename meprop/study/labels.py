@@ -44,6 +44,11 @@ def words(config: Config, names: Sequence[str]) -> list[str]:
     return [word for word in found if word]
 
 
+def link(suite: str, name: str, text: str = "") -> str:
+    """A configuration's text or name, which leads to the page of its run with seed 0 (Markdown)."""
+    return f"[{text or name}](/notebooks/runs/{suite}/{name}-s0.ipynb)"
+
+
 # What a title says of a run, the ratio always and the others where they are not the default.
 _TITLE = (
     *("ratio", "decay", "scope", "pick", "bias", "only", "thinned_epochs", "sparse_layers"),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 
 from meprop.study.style import PALETTE
@@ -25,6 +26,14 @@ def rows(axis: Axes, labels: Sequence[str]) -> None:
     """Name the rows of a forest; the first stands on top."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def curves(
+    axis: Axes, epochs: pd.DataFrame, column: str, hue: str, palette: dict[str, Any]
+) -> None:
+    """A line for each setting over the epochs: the mean over seeds, and from lowest to highest."""
+    look: dict[str, Any] = {"palette": palette, "hue_order": list(palette), "linewidth": 1.4}
+    sns.lineplot(epochs, x="epoch", y=column, hue=hue, errorbar=("pi", 100), **look, ax=axis)
 
 
 def band(axis: Axes, margin: float) -> None:

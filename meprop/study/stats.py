@@ -109,7 +109,7 @@ def written(found: pd.DataFrame, form: str = "+.2f") -> pd.Series:
     >>> written(one).item()
     '+0.30 (+0.09 to +0.51)'
     """
-    each = f"{{estimate:{form}}} ({{low:{form}}} to {{high:{form}}})"
+    each = f"{{estimate:{form.replace('.', 'z.')}}} ({{low:{form}}} to {{high:{form}}})"
     return pd.Series([each.format_map(row) for _, row in found.iterrows()], found.index)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +106,19 @@ def subplots(*arguments: Any, **options: Any) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def table(frame: "DataFrame", form: str | Sequence[str] = "z.2f", index: bool = False) -> Markdown:
+def table(
+    frame: "DataFrame",
+    form: str | Sequence[str] | Mapping[str, str] = "z.2f",
+    index: bool = False,
+) -> Markdown:
     """A DataFrame as a Markdown table, whose links and formulas a page resolves.
 
-    `form` is Python's format of its numbers, one for all columns or one each; what is missing stays
-    empty. What would be an HTML tag is shown as it is written: a record may come from anywhere.
+    `form` is Python's format of its numbers: one for all columns, one each, or by name for some and
+    the usual one for the others. What is missing stays empty. What would be an HTML tag is shown as
+    it is written: a record may come from anywhere.
     """
+    if isinstance(form, Mapping):
+        form = [""] * index + [form.get(name, "z.2f") for name in frame]
     known = frame.astype(object).where(frame.notna(), None)
     text = known.to_markdown(index=index, floatfmt=form, missingval="")
     return Markdown(re.sub("<(?=[A-Za-z/!?])", "&lt;", text))
