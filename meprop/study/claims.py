@@ -17,7 +17,7 @@ FINDINGS = "notebooks/findings.yml"
 
 
 def claims() -> pd.DataFrame:
-    """A row a claim, by key: claim, where, kind, ours, counted.
+    """A row a claim, by key: claim, where, kind, ours, counted, shown.
 
     >>> claims().loc["suffices", "where"]
     'Abstract, Section 4.3'
@@ -25,7 +25,8 @@ def claims() -> pd.DataFrame:
     source = files("meprop.study").joinpath("claims.yml")
     found = pd.DataFrame(yaml.safe_load(source.read_text(encoding="utf-8"))).T
     # What an entry leaves out: a claim of the paper's, which counts.
-    return found.assign(ours=found.ours.eq(True), counted=~found.counted.eq(False))
+    found = found.assign(ours=found.ours.eq(True), counted=~found.counted.eq(False))
+    return found.fillna({"shown": ""})
 
 
 def finding(page: str, name: str, facts: Mapping[str, Any], **numbers: Any) -> str:
