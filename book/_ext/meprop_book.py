@@ -16,6 +16,7 @@ run, on its page.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection
 from html import escape
@@ -343,6 +344,11 @@ def finish(page: str, folder: Path) -> str:
         source = f'<source media="(max-width: {_WIDE}px)" {phone}>'
         return f"<picture>{source}{found[1]} {own}{found[3]}</picture>"
 
+    def with_colour(found: re.Match[str]) -> str:
+        if found[1] == "p" and folder.name == "book":
+            return found[0]  # no result, but the name of a rule
+        return f'<{found[1]} class="verdict {found[2].replace(" ", "-")}">{found[2]}'
+
     def without_list(found: re.Match[str]) -> str:
         lines = re.sub("(</?)dd>", r"\1span>", found[2])
         return f'{found[1]}<span class="sig-lines">{lines}</span>{found[3]}'
@@ -353,9 +359,7 @@ def finish(page: str, folder: Path) -> str:
     )  # in a list, as ARIA has it now
     page = page.replace(_ARROW, _ARROW.replace("<summary", '<summary aria-label="Pages below"'))
     page = _INTERVAL.sub(r"\1&nbsp;to&nbsp;\2", page)
-    page = _VERDICT.sub(
-        lambda it: f'<{it[1]} class="verdict {it[2].replace(" ", "-")}">{it[2]}', page
-    )
+    page = _VERDICT.sub(with_colour, page)
     return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
 
 
@@ -401,6 +405,14 @@ def repository_buttons(app: Sphinx, config: Any) -> None:
         options["launch_buttons"] = {}
 
 
+def on_all_cores(app: Sphinx) -> None:
+    """Read and write pages side by side; Jupyter Book has no option for it."""
+    app.parallel = os.cpu_count() or 1
+    for extension in app.extensions.values():
+        if extension.parallel_read_safe is None:  # those for LaTeX and numbers, idle here
+            extension.parallel_read_safe = True
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.setup_extension("sphinx.ext.autodoc")
@@ -409,6 +421,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(Commits)
     app.add_role("paper", paper_role)
     app.connect("config-inited", repository_buttons)
+    app.connect("builder-inited", on_all_cores)
     app.connect("html-page-context", describe)
     app.connect("html-page-context", costs)
     app.connect("html-page-context", link_claims)
