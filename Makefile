@@ -55,12 +55,13 @@ notebooks: .venv/made-from ## Execute the pages that are out of date, in place: 
 test: .venv/made-from ## Check style and types, then run the tests
 	$(bin)/ruff check meprop benchmarks measurements book release tests
 	$(bin)/ruff format --check meprop benchmarks measurements book release tests
-	$(bin)/mypy meprop benchmarks measurements book/_ext
+	@# Beside it the kernels are compiled, once for all processes of the tests.
+	$(bin)/python -c 'from meprop import kernels; kernels.warm_up()' & \
+		$(bin)/mypy meprop benchmarks measurements book/_ext && wait
 	$(bin)/python -m pytest -n logical --maxprocesses 4 --dist loadscope \
 		--no-loadscope-reorder -m "not timed" $(ARGS)
-	@# Alone on the machine, and looked for where they are; pytest ends with 5 where ARGS leaves none.
-	$(bin)/python -m pytest -m timed -o testpaths="notebooks tests/test_notebooks_otherwise.py" \
-		$(ARGS) || [ $$? = 5 ]
+	@# Alone on the machine: notebooks; pytest ends with 5 where ARGS leaves none.
+	$(bin)/python -m pytest -m timed --ignore-glob='*/test_*.py' $(ARGS) || [ $$? = 5 ]
 
 .PHONY: bench
 bench: .venv/made-from ## Time the backward passes against PyTorch's

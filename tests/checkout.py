@@ -1,6 +1,5 @@
 """A copy of the checkout with experiments of its own, for the commands to work on."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -9,10 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from meprop.study import _papermill
 from meprop.study import checkpoint as checkpoints
 from meprop.study.experiments import load
-from meprop.study.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,19 +19,6 @@ def files() -> list[str]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in done.stdout.split("\0") if (ROOT / name).is_file()]
-
-
-def execute(page: Page, target: Path) -> None:
-    """Execute one page into a file, as the Snakefile does; what failed is said by an exception."""
-    specification, made = Path(f"{target}.page"), Path(f"{target}.made")
-    specification.write_text(json.dumps(page.specification()), encoding="utf-8")
-    command = [sys.executable, "-P", _papermill.__file__, str(specification), str(made)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    specification.unlink()
-    if done.returncode:
-        made.unlink(missing_ok=True)
-        raise RuntimeError(f"{page.path}: {done.stderr.strip().splitlines()[-1]}")
-    made.rename(target)
 
 
 class Checkout:

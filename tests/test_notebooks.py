@@ -14,11 +14,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from checkout import execute
+from oracle import variables
 
-from meprop.study.experiments import load
 from meprop.study.notebook import ParameterError
-from meprop.study.pages import Page, pages
+from meprop.study.pages import pages
 from meprop.study.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,72 +169,74 @@ def test_a_wrong_parameter_ends_in_one_sentence(name):
         assert "ratio" in str(error.value) and "overfitting" in str(error.value)
 
 
-def test_the_command_line_says_it_too(tmp_path):
-    page = Page(Path("notebooks/03-tables.ipynb"), Path("notebooks/pages/x.ipynb"), {"table": 4})
-    with pytest.raises(Exception, match=r"^notebooks/pages/x.ipynb: table must be 2 or 3, got 4$"):
-        execute(page, tmp_path / "x.ipynb")
-    assert not list(tmp_path.iterdir())
+# Other parameters than its own, where no page and no test of its analysis has them.
+OTHERWISE = {
+    "01-method": {"ratio": 0.1, "decay": 0.3, "scope": "sample"},
+    "02-sparsity": {"steps": 1500},
+    "05-speed": {"ratio": 0.01},
+    "06-claims": {"margin": 0.2, "alpha": 0.1},
+    "09-runs": {"results": "a few"},
+    "10-status": {"results": "a few"},
+    "11-turnover": {"decay": 0.6},
+    "12-power": {"tables": 200},
+    "14-worth": {"epochs": 10},
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # as in a kernel
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_other_parameters_do_not_stop_a_notebook(name, tmp_path):
+    (tmp_path / "paper").mkdir()
+    for record in (ROOT / "results" / "paper").glob("table2-k05-d0-*.json"):
+        shutil.copy(record, tmp_path / "paper")
+    given = OTHERWISE[name]
+    variables(name, **({"results": str(tmp_path)} if "results" in given else given))
 
 
 # The guard
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """A copy of what a table's page needs, to break."""
-    for name in ("meprop", "results", "benchmarks", "measurements", "tests/nbval.cfg"):
-        source, target = ROOT / name, tmp_path / name
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-        elif source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-    own = ("notebooks/03-tables.ipynb", "notebooks/findings.yml")
-    for name in ("experiments.yml", "pyproject.toml", *own):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+def test_nbval_passes_what_is_right_and_notices_what_is_not(tmp_path):
+    """In a copy: one page whose output is edited, and one whose record is another."""
+    pages = [f"notebooks/{name}.ipynb" for name in ("03-tables", "pages/table3")]
+    for name in ("meprop", "results/paper"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    others = ("notebooks/findings.yml", "experiments.yml", "pyproject.toml", "tests/nbval.cfg")
+    for name in (*pages, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    return tmp_path
-
-
-def nbval(checkout):
-    """Compare the copy's notebook with its stored output; the exit code and what was said."""
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    done = subprocess.run(
-        [*command, "notebooks/03-tables.ipynb"],
-        cwd=checkout,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(checkout)},
-    )
-    return done.returncode, done.stdout
-
-
-def test_nbval_passes_what_is_right_and_notices_an_edited_output(checkout):
-    path = checkout / "notebooks/03-tables.ipynb"
-    edited = nbformat.read(path, 4)
+    edited = nbformat.read(tmp_path / pages[0], 4)
     (cell,) = [cell for cell in code(edited) if cell.id == "side"]
     shown = cell.outputs[0].data["text/markdown"]
     cell.outputs[0].data["text/markdown"] = re.sub(r"\d", "7", shown, count=1)
-    nbformat.write(edited, path)
-    status, said = nbval(checkout)
-    assert status == 1 and "style.table(side" in said
-    assert f"1 failed, {len(code(edited)) - 1} passed" in said
+    nbformat.write(edited, tmp_path / pages[0])
+    changed = Record.load(tmp_path / "results/paper/table3-baseline-s0.json")
+    late = next(it for it in changed.history[10:] if it["epoch"] != changed.best_epoch)
+    late["test_accuracy"] -= 1
+    changed.save(tmp_path / "results/paper/table3-baseline-s0.json")
+
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rf"]
+    there = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*command, *pages], cwd=tmp_path, capture_output=True, text=True, env=there
+    )
+    assert done.returncode == 1
+    failed = re.findall(r"^FAILED notebooks/(\S+)\.ipynb::Cell (\d+)", done.stdout, re.MULTILINE)
+    places = {name: {int(n) for its, n in failed if its == name} for name, _ in failed}
+    assert places["03-tables"] == {code(edited).index(cell)}, done.stdout
+    assert places["pages/table3"], "another score"
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"), [("another score", "style.table(side"), ("missing", "declared runs")]
-)
-def test_nbval_notices_another_record(checkout, change, sentence):
-    (run,) = load().pick(["paper"], ["table2-baseline"], [0])
-    record = Record.load(checkout / run.record)
-    if change == "missing":
-        (checkout / run.record).unlink()
-    else:
-        late = next(it for it in record.history[10:] if it["epoch"] != record.best_epoch)
-        late["test_accuracy"] -= 1
-        record.save(checkout / run.record)
-    status, said = nbval(checkout)
-    assert status == 1 and sentence in said
+def collected(*options):
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", *options]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return {line.partition("::")[0] for line in listed.splitlines() if "::" in line}
+
+
+def test_nbval_is_given_every_page_and_times_are_measured_alone():
+    assert collected("notebooks") == set(PAGES)
+    timed = {name for name, page in PAGES.items() if page.timed}
+    assert len(timed) == 2 and collected("-m", "timed", "--ignore-glob=*/test_*.py") == timed
 
 
 @pytest.mark.parametrize(
@@ -255,17 +256,3 @@ def test_the_page_of_a_run_shows_its_record(path):
     for layer, seen in best.items():
         shares = [seen.get(name) for name in ("before", "after", "norm_kept", "weight")]
         assert table[layer] == ["" if it is None else f"{100 * it:.2f}" for it in shares], layer
-
-
-def collected(*options):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", *options]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
-    return {line.partition("::")[0] for line in listed.splitlines() if "::" in line}
-
-
-def test_nbval_is_given_every_page_and_times_are_measured_alone():
-    tests = ("notebooks", "tests/test_notebooks_otherwise.py")
-    beside, alone = (collected("-m", marks, *tests) for marks in ("not timed", "timed"))
-    assert {name for name in beside | alone if name.startswith("notebooks/")} == set(PAGES)
-    timed = {name for name, page in PAGES.items() if page.timed}
-    assert len(timed) == 2 and alone == {*timed, tests[1]} and not beside & timed

@@ -37,7 +37,7 @@ _PAPER, _CLAIMS = "meprop/study/paper.yml", "meprop/study/claims.yml"
 _FINDINGS = "notebooks/findings.yml"
 _RUNS = tuple(f"results/{suite}/*.json" for suite in ("paper", "ablation", "follow-up"))
 _OTHER_DATA = ("results/fashion/*.json", "results/cifar10/*.json")
-_ALL_RUNS = (*_RUNS, "results/mnist-unbiased/*.json", *_OTHER_DATA)
+_ALL_RUNS = (*_RUNS, *_OTHER_DATA, "results/mnist-unbiased/*.json", "results/quick*/*.json")
 _MEASURED = ("benchmarks/*/bench.json", "measurements/sparsity/*", "measurements/turnover.csv")
 # What a notebook reads, as patterns of files; a table's and a study's pages add their records.
 READS: dict[str, tuple[str, ...]] = {
