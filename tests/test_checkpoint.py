@@ -1,9 +1,9 @@
 import hashlib
 import io
-import subprocess
+import multiprocessing
+import os
 import sys
 import time
-from select import select
 
 import pytest
 import torch
@@ -57,6 +57,15 @@ def test_a_file_of_somebody_else_is_not_replaced(path):
         load(path, CONFIG)
 
 
+def test_what_is_no_file_and_what_cannot_be_one(tmp_path):
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load(tmp_path, CONFIG)
+    (tmp_path / "file").touch()
+    wrong = pytest.raises(CheckpointError, match=r"file.*XDG_CACHE_HOME")
+    with wrong, held(tmp_path / "file/a.pt"):
+        pass
+
+
 class Evil:
     def __init__(self, path):
         self.path = str(path)
@@ -82,17 +91,6 @@ def test_foreign_content_is_refused_and_runs_no_code(path, tmp_path, content):
     assert not (tmp_path / "evil").exists()
 
 
-def test_what_is_no_file_and_what_cannot_be_one(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        load(tmp_path, CONFIG)
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(CheckpointError, match=r"file.*XDG_CACHE_HOME"),
-        held(tmp_path / "file/a.pt"),
-    ):
-        pass
-
-
 def test_the_usual_place(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one, other = checkpoint_path(CONFIG), checkpoint_path(Config(seed=1))
@@ -105,38 +103,31 @@ def test_the_usual_place(monkeypatch, tmp_path):
     assert checkpoint_path(CONFIG) != one
 
 
-HOLDER = """
-import sys
-from pathlib import Path
-from meprop.study.checkpoint import held
-with held(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
+def hold(path, pipe):
+    """In a process of its own; what it says on stderr goes the same way."""
+    with open(pipe.fileno(), "w", buffering=1, closefd=False) as sys.stderr, held(path):
+        print("held", file=sys.stderr)
+        pipe.recv()
 
 
-def test_a_second_process_waits_for_the_first(tmp_path, capsys):
-    path = tmp_path / "deep" / "run.pt"
-    command = [sys.executable, "-c", HOLDER, path]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with (
-        subprocess.Popen(command, text=True, **pipes) as first,
-        subprocess.Popen(command, text=True, **pipes) as second,
-    ):
-        # Either may be the first.
-        ready = select([first.stdout, second.stdout], [], [], 60)[0]
-        holder, waits = (first, second) if first.stdout in ready else (second, first)
-        assert holder.stdout.readline() == "held\n"
-        assert waits.stderr.readline().startswith("Waiting: another process trains this run (")
-        assert not select([waits.stdout], [], [], 0)[0]
-        # It drops the checkpoint and the lock, or dies: the dead hold nothing.
-        save(path, CONFIG, STATE)
-        discard(path)
-        holder.kill()
-        assert waits.stdout.readline() == "held\n"
-        waits.stdin.write("\n")
-        waits.stdin.close()
-        waits.wait()
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_second_process_waits_for_the_first(tmp_path):
+    path, context = tmp_path / "deep" / "run.pt", multiprocessing.get_context("fork")
+    pipes, holders = zip(*(context.Pipe() for _ in range(2)), strict=True)
+    first, second = (context.Process(target=hold, args=(path, pipe)) for pipe in holders)
+    first.start()
+    assert os.read(pipes[0].fileno(), 99) == b"held\n"
+    second.start()
+    said = os.read(pipes[1].fileno(), 999)
+    assert said.startswith(b"Waiting: another process trains this run (") and b"held" not in said
+    # It drops the checkpoint and the lock, or dies: the dead hold nothing.
+    save(path, CONFIG, STATE)
+    discard(path)
+    first.kill()
+    assert os.read(pipes[1].fileno(), 99) == b"held\n"
+    pipes[1].send(None)
+    for process in (first, second):
+        process.join()
     discard(path)
     assert not list(path.parent.iterdir())
 

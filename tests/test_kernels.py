@@ -21,32 +21,12 @@ from torch import Tensor
 from meprop import TopK, kernels, select, thin
 from meprop.kernels.cost import Layer, cheaper, density, sparse_cost
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("threads_for_small_gradients"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
-check = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _threads_for_small_gradients():
-    kernels.warm_up()
-    from meprop.kernels import _driver
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_driver, "_SMALL", 0)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+check = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def lay_out(values: Tensor, layout: str) -> Tensor:
@@ -323,12 +303,14 @@ def test_a_forked_process_computes_the_same():
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_gradients_come_in_the_layout_of_what_they_belong_to(layout):
+def test_gradients_come_in_the_layout_of_what_they_belong_to_and_zeros_are_skipped(layout):
     grad, x, weight, slide = case()
     x, weight = lay_out(x, layout), lay_out(weight, layout)
+    x[0, 0], grad[0] = torch.inf, 0
     result = kernels.conv2d_backward(grad, x, weight, **slide, rule=None)
     assert result.grad_input is not None and result.grad_input.stride() == x.stride()
     assert result.grad_weight is not None and result.grad_weight.stride() == weight.stride()
+    assert result.grad_weight.isfinite().all(), "a zero beside an infinite input"
     grad = lay_out(grad, layout)  # dense layers would copy what is passed on in another one
     assert kernels.thin(grad, TopK(0.1))[0].stride() == grad.stride()
 
@@ -341,14 +323,6 @@ def test_an_expanded_gradient_and_an_empty_batch():
         result = kernels.conv2d_backward(g, its, weight, **slide, rule=rule)
         assert all(map(close, result[:2], dense_conv(chosen, its, weight, slide)))
         assert close(result.grad_bias, g.sum((0, 2, 3)))
-
-
-def test_zeros_are_skipped_even_beside_infinite_inputs():
-    grad, x, weight, slide = case()
-    x[0, 0] = torch.inf
-    grad[0] = 0
-    result = kernels.conv2d_backward(grad, x, weight, **slide, rule=None)
-    assert result.grad_weight is not None and result.grad_weight.isfinite().all()
 
 
 @pytest.mark.parametrize("wrong", range(3))

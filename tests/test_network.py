@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from meprop import GradientTopK, TopK, watch
+from meprop import TopK, watch
 from meprop.study import PaperCNN, ResNet20
 
 
@@ -12,22 +12,9 @@ def build(seed=0, **settings):
     return PaperCNN(**settings)
 
 
-def test_shapes_and_parameters_of_table_1():
+def test_parameters_of_table_1_and_a_truncated_normal_initialisation():
     model = build()
-    shapes = {}
-    for name in ("conv1", "conv2", "fc1", "fc2"):
-        model.get_submodule(name).register_forward_hook(
-            lambda _, __, output, name=name: shapes.update({name: tuple(output.shape)})
-        )
-    model(torch.rand(10, 1, 28, 28))
-    convolutions = {"conv1": (10, 32, 28, 28), "conv2": (10, 64, 14, 14)}
-    assert shapes == convolutions | {"fc1": (10, 1024), "fc2": (10, 10)}
     assert sum(p.numel() for p in model.parameters()) == 3_274_634
-    assert model.conv1.kernel_size == model.conv2.kernel_size == (5, 5)
-
-
-def test_initialisation_is_truncated_normal():
-    model = build()
     for name in ("conv1", "conv2", "fc1", "fc2"):
         layer = model.get_submodule(name)
         assert float(layer.weight.detach().abs().max()) <= 0.2
@@ -87,16 +74,6 @@ def test_selection_below_and_above_batch_normalisation():
     assert above["conv1"].before == above["conv1"].after > 0.99
 
 
-def test_history_reaches_the_layers():
-    model = build(rule=TopK(0.05, decay=0.6), history="position", backend="masked")
-    F.cross_entropy(model(torch.rand(10, 1, 28, 28)), torch.arange(10)).backward()
-    assert model.conv1.run_grad.shape == (1, 32, 28, 28)
-    assert model.conv1.backend == model.fc2.backend == "masked"
-    model = build(rule=TopK(0.05), batch_norm=True, select_at="bn", history="position")
-    assert isinstance(model.top2, GradientTopK)
-    assert model.top2.history == "position"
-
-
 def test_dropout_is_on_fc1s_activations():
     model = build(dropout=0.5)
     dropped = {}
@@ -106,6 +83,14 @@ def test_dropout_is_on_fc1s_activations():
     assert set(dropped["x"].flatten().tolist()) == {0.0, 2.0}
     model.eval()(torch.rand(10, 1, 28, 28))
     assert set(dropped["x"].flatten().tolist()) == {1.0}
+
+
+def test_history_and_backend_reach_the_layers():
+    model = build(rule=TopK(0.05, decay=0.6), history="position", backend="masked")
+    assert model.conv1.history == "position"
+    assert model.conv1.backend == model.fc2.backend == "masked"
+    model = build(rule=TopK(0.05), batch_norm=True, select_at="bn", history="position")
+    assert model.top2.history == "position"
 
 
 @pytest.mark.parametrize(
@@ -129,12 +114,6 @@ def test_the_parameters_of_resnet20():
     model = ResNet20()
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     assert [m.out_channels for m in convolutions] == [16] * 7 + [32] * 6 + [64] * 6
-    assert all(m.kernel_size == (3, 3) and m.bias is None for m in convolutions)
-    first = 3 * 16 * 9 + 2 * 16
-    one = 6 * 16 * 16 * 9 + 6 * 2 * 16
-    two = (16 + 5 * 32) * 32 * 9 + 6 * 2 * 32
-    three = (32 + 5 * 64) * 64 * 9 + 6 * 2 * 64
-    assert first + one + two + three + 64 * 10 + 10 == 269_722
     assert sum(p.numel() for p in model.parameters()) == 269_722
 
 

@@ -14,23 +14,16 @@ import torch
 
 from meprop import Conv2d, Linear, TopK
 
-# torch's own layer, where padding="same" is uneven.
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("threads_for_small_gradients"),
+    # torch's own layer, where padding="same" is uneven.
+    pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning"),
+]
 
 LAYERS = int(os.environ.get("MEPROP_ORACLE_LAYERS", "300"))
 THREADS = os.environ.get("MEPROP_ORACLE_THREADS")
 PORTION = 25
 MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
-
-
-@pytest.fixture(autouse=True)
-def _threads_for_small_gradients(monkeypatch):
-    from meprop.kernels import _driver
-
-    monkeypatch.setattr(_driver, "_SMALL", 0)
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("portion", range(-(-LAYERS // PORTION)))

@@ -23,9 +23,13 @@ def gradients(draw, dims):
 
 @given(st.integers(1, 4).flatmap(gradients), RATIOS, st.sampled_from(LINEAR))
 def test_it_equals_the_loops(grad, ratio, scope):
+    """In any memory format, and without a decay whatever the past was."""
     assume(grad.dim() < 4 or scope in CONV)
-    mask, _ = select(grad, TopK(ratio, scope=scope))
-    assert torch.equal(mask, naive.mask(grad, ratio, scope))
+    expected = naive.mask(grad, ratio, scope)
+    if grad.dim() == 4:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    mask, history = select(grad, TopK(ratio, scope=scope), torch.rand_like(grad))
+    assert torch.equal(mask, expected) and history is None
 
 
 @pytest.mark.parametrize(
@@ -64,14 +68,6 @@ def test_selection_under_decay_is_by_run_grad(grad, ratio, scope, decay):
         expected = decay * expected + (1 - decay) * grad.abs()
         assert torch.equal(history, expected)
         assert torch.equal(mask, naive.mask(expected, ratio, scope))
-
-
-@given(gradients(4), RATIOS)
-def test_decay_zero_ignores_the_past(grad, ratio):
-    plain, _ = select(grad, TopK(ratio))
-    mask, history = select(grad, TopK(ratio, decay=0.0), torch.rand_like(grad))
-    assert torch.equal(mask, plain)
-    assert history is None
 
 
 def test_history_of_another_shape_starts_anew():
@@ -121,14 +117,6 @@ def test_random_is_uniform_over_the_nonzero_entries():
     assert all(abs(int(n) - 1000) < 140 for n in counts[[1, 2, 3, 5]])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_any_float_type(dtype):
-    grad = torch.tensor([[1.0, -2.0, 0.5, 4.0]], dtype=dtype)
-    mask, history = select(grad, TopK(0.5, decay=0.5))
-    assert mask.tolist() == [[False, True, False, True]]
-    assert history.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-
-
 @pytest.mark.parametrize("per_position", [False, True])
 def test_what_is_not_finite_is_selected_but_leaves_run_grad_as_it_was(per_position):
     rule = TopK(0.25, decay=0.5)
@@ -142,12 +130,17 @@ def test_what_is_not_finite_is_selected_but_leaves_run_grad_as_it_was(per_positi
         assert history.flatten().tolist() == [0.75, 1.0, 6.0, 3.0]
 
 
-def test_run_grad_of_small_floats_reaches_the_mean():
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_run_grad_of_small_floats_reaches_the_mean(dtype):
     """In bfloat16 it would stay below 0.3 for ever: a thousandth of 1 is less than its spacing."""
-    grad, history = torch.ones(1, 4, dtype=torch.bfloat16), None
-    for _ in range(5000):
-        _, history = select(grad, TopK(0.5, decay=0.999), history)
-    assert history[0].tolist() == pytest.approx([1 - 0.999**5000] * 4, rel=1e-3)
+    grad, history = torch.tensor([[1.0, -2.0, 0.5, 4.0]], dtype=dtype), None
+    for _ in range(2000):
+        mask, history = select(grad, TopK(0.5, decay=0.999), history)
+    assert mask.tolist() == [[False, True, False, True]]
+    assert history.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(
+        history, grad.to(history).abs() * (1 - 0.999**2000), rtol=1e-3, atol=0
+    )
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (0, 5)])
@@ -161,11 +154,3 @@ def test_an_empty_batch_selects_nothing(shape, rule):
 def test_a_conv_has_no_unified_scope():
     with pytest.raises(ValueError, match="Conv2d: scope 'unified' does not exist"):
         select(torch.ones(1, 1, 1, 1), TopK(0.5, scope="unified"))
-
-
-def test_layout_of_the_gradient_does_not_matter():
-    grad = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
-    for scope in CONV:
-        mask, _ = select(grad, TopK(0.2, scope=scope))
-        last, _ = select(grad.to(memory_format=torch.channels_last), TopK(0.2, scope=scope))
-        assert torch.equal(mask, last)

@@ -44,11 +44,8 @@ def test_densities_of_the_untrained_network(tiny):
     assert 5 < relu.conv1 < 25 and 1 < relu.conv2 < 25 and 30 < relu.fc1 < 70
     sigmoid = measure(replace(TINY, activation="sigmoid"), last=1).set_index("layer").before
     assert sigmoid.to_dict() == pytest.approx({"conv1": 25, "conv2": 25, "fc1": 99.5}, abs=0.5)
-
-
-def test_batch_normalisation_makes_the_gradient_dense():
     table = measure(replace(TINY, batch_norm=True), last=2).set_index("layer")
-    assert table.before.min() > 99
+    assert table.before.min() > 99, "batch normalisation makes the gradient dense"
     assert table.above[["conv1", "conv2"]].max() < 25.01 and table.above["fc1"].max() < 60
 
 
@@ -100,11 +97,6 @@ def test_the_committed_densities_are_whole():
     for _, network in networks:
         assert sorted(set(network.step)) == sparsity._spaced(sparsity.STEPS)
         assert (network.groupby("step").size() == len(sparsity.LAYERS)).all()
-    below = table[table.layer.isin(["conv1", "conv2"])]
-    assert below.above.max() <= 25, "one winner in a window of four"
-    assert below[sparsity.SHARES].notna().all(axis=None)
-    origins = [sparsity.json.loads(path.read_text()) for path in sparsity.FOLDER.glob("*.json")]
-    assert not any(origin["provenance"]["dirty"] for origin in origins)
 
 
 # The page

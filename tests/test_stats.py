@@ -36,29 +36,18 @@ def test_a_setting_with_one_run_borrows_the_spread():
     assert found.loc["c"].se == pytest.approx(found.loc["b"].se * 2**0.5)
 
 
-def simulate(differences, count=100, spread=0.045, seeds=5, verdict=stats.not_worse):
-    """The verdicts on several settings, over as many simulated tables."""
-    rng, found, covered = np.random.default_rng(2), [], []
-    means = {"base": 99.0} | {f"s{n}": 99.0 + d for n, d in enumerate(differences)}
-    for _ in range(count):
-        compared = stats.against(stats.fit(runs(means, seeds, spread, rng)), "base")
-        found.append(verdict(compared))
-        truth = np.array(differences)
-        covered += list((compared.low < truth) & (truth < compared.high))
-    return pd.Series(found).value_counts(normalize=True).reindex(
-        [stats.SUPPORTED, stats.REFUTED, stats.UNDECIDED], fill_value=0.0
-    ), np.mean(covered)
-
-
-def test_coverage_and_power_of_the_declared_rule():
-    share, covered = simulate([0.0, 0.0])
-    assert 0.9 < covered < 0.99
-    assert share[stats.SUPPORTED] > 0.75 and share[stats.REFUTED] < 0.02
-
-
-def test_an_advantage_that_is_not_there_is_not_found():
-    no_gain, _ = simulate([0.0] * 6, count=30, verdict=stats.better)
-    assert no_gain[stats.SUPPORTED] == 0
+def test_coverage_and_power_of_the_declared_rules():
+    """Over tables in which nothing makes a difference."""
+    rng, verdicts, covered = np.random.default_rng(2), [], []
+    for _ in range(60):
+        values = runs(dict.fromkeys(("base", "one", "other"), 99.0), 5, 0.045, rng)
+        compared = stats.against(stats.fit(values), "base")
+        verdicts.append((stats.not_worse(compared), stats.better(compared)))
+        covered += list((compared.low < 0) & (compared.high > 0))
+    assert 0.9 < np.mean(covered) < 0.99
+    suffices, gains = zip(*verdicts, strict=True)
+    assert suffices.count(stats.SUPPORTED) > 45 and stats.REFUTED not in suffices
+    assert stats.SUPPORTED not in gains
 
 
 def test_best_five_takes_the_earlier_of_equal_epochs():

@@ -208,14 +208,11 @@ def test_what_it_cannot_do_is_said():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_other_types(dtype):
+def test_other_types_and_no_gradient_at_all(dtype):
     grad = gradient(4, 3, 8, 8).to(dtype)
     for pick in ("unbiased", "centred"):
         kept, _ = thin(grad, TopK(0.2, pick=pick), generator=generator())
         assert kept.dtype == dtype and 0.1 < (kept != 0).double().mean() < 0.3
-
-
-def test_no_gradient_at_all():
     for way in (thin, kernels.thin):
         assert way(torch.zeros(0, 2, 3, 3), UNBIASED)[0].shape == (0, 2, 3, 3)
         assert not way(torch.zeros(2, 2, 3, 3), UNBIASED)[0].any()
