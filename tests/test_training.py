@@ -267,12 +267,14 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import torch
+from meprop import kernels
 from meprop.study import record, training
 from meprop.study.config import Config
 from meprop.study.provenance import code_digest
 
 torch.set_num_threads(1)
-code_digest()  # once for all forks: somebody may edit a file meanwhile
+kernels.warm_up()  # these once for all forks: somebody may edit a file meanwhile
+code_digest()
 
 
 def attempt(checkpoint, result, last):
