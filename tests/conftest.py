@@ -41,22 +41,18 @@ def pytest_configure(config):
     config.pluginmanager.register(Opened())  # hooks of this file are for its folder alone
 
 
+# Beside what a page reads: code, and what is built or describes all runs
+ANYWAY = ["*.py", "*.pyc", "*.nb[ic]", "_build/*", ".venv/*", "experiments.yml", ".git/*"]
+
+
 class Opened:
-    """A page says which files it reads, and opens no others: it is made anew when they change."""
+    """A page opens only what its notebook's pages say they read: that changed, it is made anew."""
 
     def __init__(self):
-        self.log = ROOT / "_build" / "opened"
-        self.reads = {page.path.as_posix(): page.reads for page in pages()}
-        # Code, and what is built or describes all runs
-        self.anyway = (
-            "*.py",
-            "*.pyc",
-            "*.nb[ic]",
-            "_build/*",
-            ".venv/*",
-            "experiments.yml",
-            ".git/*",
-        )
+        self.log, self.reads, every = ROOT / "_build" / "opened", {}, pages()
+        for page in every:
+            same = [its for each in every if each.notebook == page.notebook for its in each.reads]
+            self.reads[page.path.as_posix()] = ANYWAY + same
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -73,7 +69,6 @@ class Opened:
         yield
         if item.path.suffix == ".ipynb" and (nextitem is None or nextitem.path != item.path):
             name = item.path.relative_to(ROOT).as_posix()
-            said = (*self.reads[name], *self.anyway)
             opened = set((self.log / item.path.stem).read_text("utf-8").splitlines())
-            secret = [it for it in opened if not any(fnmatchcase(it, its) for its in said)]
+            secret = [it for it in opened if not any(fnmatchcase(it, p) for p in self.reads[name])]
             assert not secret, f"meprop/study/pages.py does not say that {name} reads {secret[:3]}"
