@@ -3,7 +3,6 @@
 import argparse
 import signal
 import sys
-from difflib import get_close_matches
 from typing import NoReturn
 
 COMMANDS = {
@@ -86,12 +85,6 @@ def _seed(text: str) -> int:
 
 def _one_sentence(message: str) -> NoReturn:
     """Say what is wrong with the arguments."""
-    if message.startswith("argument COMMAND: invalid choice"):
-        word = message.split("'")[1]
-        near = get_close_matches(word, COMMANDS, n=1)
-        message = f"no command {word!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"known: {', '.join(COMMANDS)}"
-        )
     print(f"python -m meprop: {message}", file=sys.stderr)
     sys.exit(2)
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from meprop import watch
-from meprop.study.contenders import CONTENDERS, channels, entries, samples, thinned
+from meprop.study.contenders import CONTENDERS, channels, samples, thinned
 
 GRAD = torch.randn(10, 8, 5, 4, generator=torch.Generator().manual_seed(0))
 
@@ -61,21 +61,10 @@ def test_samples_below_batch_normalisation_stay_the_same():
     assert int(seen[0].flatten(1).any(1).sum()) == 3
 
 
-def test_entries_are_as_often_larger_as_they_are_fewer():
+def test_samples_keep_the_mean():
     torch.manual_seed(0)
-    found = entries(GRAD, 0.25)
-    kept = found != 0
-    assert 0.2 < float(kept.float().mean()) < 0.3
-    torch.testing.assert_close(found[kept], GRAD[kept] * 4)
-
-
-def test_what_is_random_has_the_gradient_as_its_mean():
-    torch.manual_seed(0)
-    draws = torch.stack([entries(GRAD, 0.2) for _ in range(4000)])
-    # One draw deviates by twice the entry itself: sqrt((1 - p) / p).
-    tolerance = 5 * 2 * GRAD.abs() / 4000**0.5
-    assert ((draws.mean(0) - GRAD).abs() <= tolerance).all()
     weights = torch.stack([samples(10, 0.2) for _ in range(4000)])
+    # One draw deviates by twice the weight itself: sqrt((1 - p) / p).
     assert ((weights.mean(0) - 1).abs() <= 5 * 2 / 4000**0.5).all()
 
 

@@ -2,12 +2,13 @@ import json
 import os
 import resource
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from meprop.study._files import write_atomically
 from meprop.study.config import Config, digest
-from meprop.study.experiments import ROOT
+from meprop.study.experiments import ROOT, load
 from meprop.study.record import Record, RecordError, find_records, load_histories, load_records
 
 RIGHT = 100 * 294 / 297  # of digits' test images
@@ -106,37 +107,31 @@ def damaged(path):
     return said
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
 def test_a_truncated_record(tmp_path, share):
-    path = tmp_path / "r.json"
-    RECORD.save(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * (len(content) - 2))])
-    damaged(path)
+    content = json.dumps(RECORD.to_dict())
+    (tmp_path / "r.json").write_text(content[: int(share * len(content))])
+    damaged(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "3", "{}", '{"config": {}}', '{"id": NaN}', "\udcff", '{"s": 1e999}', "[" * 100_000],
-    ids=range(8),
-)
+OTHERS = ["[]", "3", "{}", '{"config": {}}', '{"s": NaN}', "\udcff", '{"s": 1e999}', "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", OTHERS, ids=range(8))
 def test_another_file(tmp_path, text):
     (tmp_path / "r.json").write_bytes(text.encode(errors="surrogateescape"))
     damaged(tmp_path / "r.json")
 
 
-def test_what_is_no_file(tmp_path):
-    (tmp_path / "folder.json").mkdir()
-    os.mkfifo(tmp_path / "pipe.json")
-    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
-    for name in ("folder", "pipe", "loop"):
-        assert "not a file" in damaged(tmp_path / f"{name}.json")
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
+def test_what_is_no_file(tmp_path, make):
+    make(tmp_path / "r.json")
+    assert "not a file" in damaged(tmp_path / "r.json")
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"test_accuracy": 99.9},
         {"history": [epoch(1, 97.5 + 1e-12), epoch(2, 98.25)]},
         {"config": RECORD.config.to_dict() | {"seed": 4}},
         {"digest": None},
@@ -178,6 +173,8 @@ def test_an_edited_record(tmp_path, change):
         ({"status": "diverged", "stopped": {"epoch": 2, "step": "<b>"}}, "of 2 epochs"),
         ({"history": [epoch(n, 98.25) | {"layers": {"<b>": {"after": 1}}} for n in (1, 2)]}, "<b>"),
         ({"provenance": {"cpu": "<img onerror=alert(1)>"}}, "no plain text"),
+        ({"provenance": {"<img onerror=alert(1)>": "cpu"}}, "no plain text"),
+        ({"provenance": {"cpu": "a\nb"}}, "no plain text"),
         ({"provenance": []}, "no attribute"),
         ({"config": {"ratoi": 1}}, "Config: unknown key 'ratoi'"),
         ({"config": {"epochs": 0}}, "Config: epochs must be"),
@@ -198,13 +195,15 @@ def test_a_loss_that_was_not_finite_is_none(tmp_path):
     assert Record.load(tmp_path / "r.json") == record
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").rglob("*.json")), ids=lambda p: p.stem)
-def test_a_committed_record_keeps_its_digest_and_its_configuration(path):
-    record = Record.load(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert record.digest == content["digest"]
-    assert record.config.to_dict() == content["config"]
-    assert record.config.digest[:16] == record.id
+def test_every_committed_record_counts_and_keeps_its_digest_and_configuration():
+    runs = {ROOT / run.record: run for run in load().runs if run.committed}
+    paths = sorted((ROOT / "results").rglob("*.json"))
+    assert len(paths) > 200
+    for path in paths:
+        record = Record.load(path)  # says which is damaged, and the way out
+        assert record.to_dict() == json.loads(path.read_text(encoding="utf-8")), path
+        if not path.parent.name.startswith("quick"):  # the reference for other machines
+            assert record.config == runs[path].config, path
 
 
 # The tables
@@ -232,13 +231,12 @@ def results(tmp_path):
 
 def test_tables_of_runs_and_of_epochs(results):
     table = load_records(results)
-    assert table["file"].tolist() == ["paper/table2-baseline-s0", "quick/table2-k05-d0-s3"]
-    assert table["suite"].tolist() == ["paper", "quick"]
-    assert table["name"].tolist() == ["table2-baseline", "table2-k05-d0"]
-    assert table["dev_accuracy"].tolist() == [97.0, 98.25]
+    names = ["file", "suite", "name", "dev_accuracy", "sparse_layers", "code"]
+    assert table[names].values.tolist() == [
+        ["paper/table2-baseline-s0", "paper", "table2-baseline", 97.0, "conv1+conv2", "abc"],
+        ["quick/table2-k05-d0-s3", "quick", "table2-k05-d0", 98.25, "conv1+conv2", "abc"],
+    ]
     assert table["ratio"].isna().tolist() == [True, False]
-    assert table["sparse_layers"].tolist() == ["conv1+conv2"] * 2
-    assert table["code"].tolist() == ["abc"] * 2
     assert set(Config().to_dict()) <= set(table.columns)
     assert find_records(results)["quick/table2-k05-d0-s3"] == RECORD
 
@@ -254,11 +252,6 @@ def test_table_of_one_suite_or_file_or_none(results):
     assert table[["suite", "name"]].values.tolist() == [["quick", "table2-k05-d0"]]
     with pytest.raises(FileNotFoundError, match="nowhere: no such record"):
         load_records(results / "nowhere")
-    with pytest.raises(RecordError, match="null: damaged, or no record"):
-        load_records("/dev/null")
-
-
-def test_one_damaged_record_among_many_is_named(results):
     (results / "quick" / "other-s1.json").write_text("{")
     with pytest.raises(RecordError, match=r"other-s1\.json"):
         load_records(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,20 @@ def write_atomically(path: Path, *content: bytes | memoryview) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def read(path: Path) -> bytes:
+    """A file's content, but never a pipe's, from which nothing may ever come."""
+    if os.path.lexists(path) and not path.is_file():
+        raise ValueError("not a file")
+    return path.read_bytes()
+
+
+def make_room(path: Path) -> None:
+    """Make a file's folder, and raise now if nothing can be written there: hours later it hurts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "nothing can be written there", str(path.parent))
 
 
 def hold(path: Path, what: str) -> AcquireReturnProxy[FileLock]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from platformdirs import user_cache_path
 
-from meprop.study._files import hold, write_atomically
+from meprop.study._files import hold, read, write_atomically
 from meprop.study.config import Config
 from meprop.study.provenance import code_digest
 from meprop.study.settings import InOneSentence
@@ -83,11 +83,11 @@ def load(path: Path, config: Config) -> dict[str, Any] | None:
     which nothing could give the result again, is refused, and so is any other file.
     """
     try:
-        header, _, payload = path.read_bytes().partition(b"\n")
+        header, _, payload = read(path).partition(b"\n")
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise CheckpointError(f"{path}: no checkpoint ({error.strerror}); move it away") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: no checkpoint ({error}); move it away") from None
     if not MAGIC.startswith(header[: len(MAGIC)]):  # somebody's own: it must not be replaced
         raise CheckpointError(f"{path}: not a checkpoint of a run; {WAY_OUT}")
     if header != MAGIC + _checksum(payload):

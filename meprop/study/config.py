@@ -81,7 +81,7 @@ class Config:
     threads: _Threads = 1  # changes the order of sums, so it changes results
     # Younger than the first records, and left out of `to_dict` at their default
     network: Annotated[str, OneOf(NETWORKS)] = "paper"  # paper | resnet20 (He et al. 2016)
-    # Another way to thin: channels | channels-alternate | samples | entries
+    # Another way to thin: channels | channels-alternate | samples
     contender: Annotated[str, OneOf(CONTENDERS)] | None = None
     # adam | sgd (momentum 0.9, weight decay 0.0005)
     optimizer: Annotated[str, OneOf(OPTIMIZERS)] = "adam"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from meprop.study.measures import at_outputs
 
-CONTENDERS = ("channels", "channels-alternate", "samples", "entries")
+CONTENDERS = ("channels", "channels-alternate", "samples")
 
 
 def channels(grad: Tensor, ratio: float) -> Tensor:
@@ -38,15 +38,6 @@ def samples(size: int, ratio: float) -> Tensor:
     return torch.zeros(size).index_fill_(0, torch.randperm(size)[:count], size / count)
 
 
-def entries(grad: Tensor, ratio: float) -> Tensor:
-    """Random entries, each with the same probability and as much larger: unbiased.
-
-    >>> entries(torch.ones(2, 1, 1, 1), 1.0).sum()
-    tensor(2.)
-    """
-    return grad * (torch.rand_like(grad) < ratio) / ratio
-
-
 def thinned(
     model: nn.Module, contender: str | None, ratio: float, epoch: int
 ) -> AbstractContextManager[None]:
@@ -67,7 +58,7 @@ def thinned(
     def thin(grad: Tensor) -> Tensor:
         if contender == "samples":
             return grad * (drawn[0] > 0)[:, None, None, None]
-        return entries(grad, ratio) if contender == "entries" else channels(grad, ratio)
+        return channels(grad, ratio)
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     changes: dict[nn.Module, Callable[[Tensor], Tensor]] = dict.fromkeys(layers, thin)

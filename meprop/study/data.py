@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -236,16 +236,9 @@ def _spread(size: int, count: int) -> list[int]:
 
 def _digits_table() -> np.ndarray:
     """scikit-learn's file: 64 pixels and the label in a row."""
-    package = find_spec("sklearn")
-    for folder in package.submodule_search_locations or () if package else ():
-        path = Path(folder, "datasets", "data", "digits.csv.gz")
-        if path.is_file():
-            # Importing scikit-learn would take longer than training for an epoch.
-            return np.loadtxt(path, delimiter=",", dtype=np.int64)
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return np.column_stack([bunch.data, bunch.target]).astype(np.int64)
+    # Importing scikit-learn would take longer than training for an epoch.
+    path = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    return np.loadtxt(str(path), delimiter=",", dtype=np.int64)
 
 
 def _resize(images: np.ndarray) -> Tensor:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 import meprop
+from meprop.study._files import read
 from meprop.study.config import DEFAULTS, Config
 from meprop.study.data import DATASETS
 from meprop.study.settings import InOneSentence, Number, Place, SettingError, mistake, nearest
@@ -225,9 +226,7 @@ def _located(path: Path, lines: dict[Place, int], error: SettingError) -> Experi
 def _content(path: Path) -> tuple[Any, dict[Place, int]]:
     """What a YAML file holds, and where."""
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("not a file")
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        text = read(path).decode(errors="surrogateescape")
         aliases, depth, start, end = 0, 0, yaml.CollectionStartEvent, yaml.CollectionEndEvent
         for event in yaml.parse(text):
             aliases += isinstance(event, yaml.AliasEvent)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import psutil  # type: ignore[import-untyped]
 from pydantic import ConfigDict, ValidationError, create_model
 
+from meprop.study._files import make_room
 from meprop.study.checkpoint import checkpoint_path, discard
 from meprop.study.config import Config
 from meprop.study.experiments import ROOT
@@ -123,6 +124,11 @@ def obtain(config: Config, record: str | None = None, checkpoint: str | None = N
                 "path, or delete it"
             )
         return found
+    if record is not None:
+        try:
+            make_room(ROOT / record)
+        except OSError as error:
+            raise ParameterError(f"record: {error.filename}: {error.strerror}") from None
     gc.enable()  # `_startup` put an end to it
     if OWNER in os.environ:
         _end_with(int(os.environ[OWNER]))

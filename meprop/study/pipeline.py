@@ -5,7 +5,6 @@ declares. The times of files have no say, so a fresh clone has nothing to train.
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ from types import FrameType
 import psutil  # type: ignore[import-untyped]
 
 from meprop.study._download import data_root
-from meprop.study._files import hold
+from meprop.study._files import hold, make_room
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, ExperimentsError, Run, load
 from meprop.study.provenance import code_digest
@@ -134,9 +133,7 @@ def _prepare(run: Run) -> None:
     A record that does not count may have taken hours: it is put where nothing removes it.
     """
     record, log = ROOT / run.record, ROOT / run.log
-    record.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(record.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "no record can be written there", str(record.parent))
+    make_room(record)
     for old in (log, log.with_suffix(".progress")):
         old.unlink(missing_ok=True)
     found, reason = find(run)
@@ -254,7 +251,7 @@ def _sum_up(todo: list[Run], log: Path, stopped: bool) -> int:
         return 130
     for run, record in found:
         if record is not None and record.stopped is not None:
-            print(f"Diverged: {run.id}, {where_stopped(record)}")
+            print(f"Diverged: {run.id}, in epoch {{epoch}}, step {{step}}".format(**record.stopped))
     for run in left:
         print(f"Failed: {run.id}: {why(run.log, log)}", file=sys.stderr)
     return 1 if left else 0
@@ -268,8 +265,3 @@ def why(own: Path, log: Path) -> str:
     last = next((line for each in reversed(said) if (line := each.strip())), "")
     last = last or "it ended without a word, as what is killed does"
     return f"{'' if started else 'it was not started: '}{last} (log: {log})"
-
-
-def where_stopped(record: Record) -> str:
-    """Where a run met a loss that is not finite: `in epoch 2, step 5`."""
-    return "in epoch {epoch}, step {step}".format(**record.stopped or {})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meprop.study._files import write_atomically
+from meprop.study._files import read, write_atomically
 from meprop.study.config import Config, digest
 from meprop.study.data import DATASETS
 from meprop.study.settings import InOneSentence
@@ -87,9 +86,7 @@ class Record:
         """Read a record; one that is truncated, edited or of another kind is refused by name."""
         path = Path(path)
         try:
-            if os.path.lexists(path) and not path.is_file():
-                raise ValueError("not a file")
-            return cls._from(path.read_text(encoding="utf-8"))
+            return cls._from(read(path).decode())
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else error
             raise RecordError(
@@ -100,6 +97,8 @@ class Record:
     @classmethod
     def _from(cls, text: str) -> Record:
         content = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        if not isinstance(content, dict):
+            raise ValueError(f"a {type(content).__name__}")
         claimed, actual = content.pop("digest"), digest(content)
         if claimed != actual:
             what = f"{str(claimed)[:16]}, now {actual[:16]}"

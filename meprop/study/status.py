@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from meprop.study import checkpoint as checkpoints
 from meprop.study.experiments import Run, load
-from meprop.study.pipeline import available_cores, find, where_stopped
+from meprop.study.pipeline import available_cores, find
 from meprop.study.record import Record, RecordError
 
 
@@ -49,8 +49,8 @@ def show(suites: list[str]) -> int:
     for state in shown:
         if state.running:
             print(f"Running: {state.run.id}, epoch {state.epochs + 1} of {state.run.config.epochs}")
-        if state.record is not None and state.record.status != "finished":
-            print(f"Diverged: {state.run.id}, {where_stopped(state.record)}")
+        if state.record is not None and (at := state.record.stopped) is not None:
+            print(f"Diverged: {state.run.id}, in epoch {{epoch}}, step {{step}}".format(**at))
         if state.note:
             print(f"Does not count: {state.note}")
     if left := left_aside(experiments.runs):
