@@ -89,9 +89,9 @@ lab: .venv/made-from ## Open JupyterLab on the notebooks
 
 .PHONY: serve
 serve: .venv/made-from ## Show the book at http://127.0.0.1:8000 (PORT=... for another port)
-	@test -f _build/html/index.html || $(MAKE) book
 	@! (exec 3<> /dev/tcp/127.0.0.1/$(PORT)) 2> /dev/null || \
 		{ echo 'make serve: port $(PORT) is taken; name another one, such as PORT=8001' >&2; exit 2; }
+	@test -f _build/html/index.html || $(MAKE) book
 	$(bin)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 # These stay as they are in requirements.lock until edited there by hand: torch and torchvision belong

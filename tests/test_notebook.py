@@ -148,7 +148,7 @@ def test_warnings_are_no_progress(monkeypatch):
     line = notebook._Line(shown.append, rest)
     for text in ("\r  0%", "\r 50%", "careful: this\n", "\r100%", "\n"):
         assert line.write(text) == len(text)
-    assert shown == ["0%"]
+    assert shown == ["0%", "careful: this"]
     assert rest.getvalue() == "careful: this\n"
 
 

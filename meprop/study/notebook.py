@@ -197,7 +197,7 @@ def _progress() -> Iterator[None]:
 class _Line(io.TextIOBase):
     """A stream for a progress bar: shows what the line says, but not more than once a second.
 
-    What is no progress bar, such as a warning, goes to `rest` as it is.
+    What is no progress bar, such as a warning, is shown too, and goes to `rest` as it is.
     """
 
     def __init__(self, show: Callable[[str], object], rest: Any) -> None:
@@ -206,6 +206,7 @@ class _Line(io.TextIOBase):
     def write(self, text: str) -> int:
         if not text.startswith("\r"):
             if text.strip():
+                self.show(text.strip().splitlines()[0])  # it may wait for another process
                 self.rest.write(text)
         elif (now := time.monotonic()) - self.last >= 1:
             self.show(text.strip())
