@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -373,6 +374,15 @@ def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(notebook, "train", None)  # it is said before
     with pytest.raises(SettingError, match=f"^record: {tmp_path / 'a'}: nothing can be written"):
         notebook.obtain(Config(), "a/b.json")
+
+
+def test_a_full_disk_is_named(monkeypatch):
+    def speak(arguments):
+        print("something", file=sys.stderr)
+
+    monkeypatch.setitem(sys.modules, "snakemake.cli", SimpleNamespace(main=speak))
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        pipeline.snakemake([], Path("/dev/full"), ["--cores", "1"])
 
 
 def test_what_was_not_started_gets_the_reason_too(tmp_path, monkeypatch):

@@ -234,6 +234,9 @@ def snakemake(targets: list[str], log: Path, options: list[str]) -> bool:
         return _stopped.is_set()  # it has caught the exception that a signal raises
     except KeyboardInterrupt:
         return True
+    except OSError as error:
+        error.filename = error.filename or str(log)  # a full disk does not say it
+        raise
     finally:
         for name, handler in handlers.items():
             signal.signal(name, handler)
