@@ -240,6 +240,14 @@ def test_panels_stand_one_below_the_other_on_a_phone(tmp_path):
         assert left > 20 and pixels[own.min() : own.max(), : left - 4].min() < 100
 
 
+def test_only_the_finished_page_knows_the_sizes_of_figures():
+    document = new_document("page.ipynb")
+    document += [nodes.image(uri=f"one.{kind}", width="720px", alt="A") for kind in ("png", "svg")]
+    book.Sizes(document).apply()
+    figure, drawing = document.children
+    assert "width" not in figure and figure["alt"] == "A" and drawing["width"] == "720px"
+
+
 def test_a_run_leads_to_the_claims_that_use_it():
     link = "[a](/notebooks/runs/paper/{}-s0.ipynb)"
     entries = {"first": ["a", "b"], "second": ["b"], "third": []}

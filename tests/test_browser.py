@@ -331,6 +331,20 @@ def test_wide_figures_stay_legible_on_a_phone(site, browser):
     page.context.close()
 
 
+def test_panels_stand_one_below_the_other_on_a_phone(site, browser):
+    page, _ = open_page(browser, (site / f"{METHOD}.html").as_uri(), PHONE)
+    figure = page.locator("figure:has(picture) img").first
+    figure.scroll_into_view_if_needed()
+    box = figure.bounding_box()
+    assert box["x"] + box["width"] <= PHONE["width"] and box["height"] > box["width"]
+    natural = figure.evaluate("it => it.naturalHeight / it.naturalWidth")
+    assert box["height"] / box["width"] == pytest.approx(natural, rel=0.05), "not squeezed"
+    assert figure.evaluate("it => it.currentSrc").endswith(".narrow.png")
+    page.set_viewport_size(DESK)
+    page.wait_for_function("it => !it.currentSrc.includes('narrow')", arg=figure.element_handle())
+    page.context.close()
+
+
 def test_runs_sort_and_filter(site, browser):
     page, _ = open_page(browser, (site / "notebooks/09-runs.html").as_uri())
 

@@ -101,6 +101,18 @@ def _shown(cell: nodes.Element) -> list[nodes.Element]:
     return [part for part in cell.children if part.get("nb_element") == "cell_code_output"]
 
 
+class Sizes(SphinxTransform):
+    """Leave the sizes of figures to `finish`, whose phones get another picture."""
+
+    default_priority = 220
+
+    def apply(self, **_: Any) -> None:
+        for image in self.document.findall(nodes.image):
+            if image["uri"].endswith(".png"):
+                for key in ("width", "height"):
+                    image.attributes.pop(key, None)
+
+
 # What a page says of itself
 
 
@@ -419,6 +431,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(Order)
     app.add_transform(Captions)
     app.add_transform(Commits)
+    app.add_transform(Sizes)
     app.add_role("paper", paper_role)
     app.connect("config-inited", repository_buttons)
     app.connect("builder-inited", on_all_cores)
