@@ -325,7 +325,7 @@ def stacked(image: Image.Image, panels: list[list[int]]) -> Image.Image | None:
     width = max(sum(part.width for part in line) for line in lines)
     height = sum(line[0].height + 16 for line in lines)
     whole = Image.new("P", (width, height), image.getpixel((0, 0)))
-    whole.putpalette(image.getpalette())
+    whole.putpalette(image.getpalette() or [])
     y = 0
     for line in lines:
         x = 0
