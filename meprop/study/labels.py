@@ -9,6 +9,7 @@ from meprop.study.experiments import Run
 _WORDS: dict[str, Callable[[Any], str] | dict[Any, str]] = {
     "ratio": lambda value: "all gradients" if value is None else f"{100 * value:g}%",
     "batch_norm": {True: "with BN", False: "no BN"},
+    "activation": {"relu": "ReLU"},
     "decay": lambda value: f"decay {value:g}",
     "scope": {
         "map": "each map",
@@ -32,7 +33,7 @@ def words(config: Config, names: Sequence[str]) -> list[str]:
     """Some fields of a configuration, in a few words each.
 
     >>> words(Config(ratio=0.05, dropout=0.5), ["ratio", "dropout", "activation"])
-    ['5%', 'dropout 0.5', 'relu']
+    ['5%', 'dropout 0.5', 'ReLU']
     """
     found = []
     for name in names:
