@@ -34,10 +34,9 @@ def small():
 
 
 def resnet18():
-    from torchvision.models import resnet18
-
+    models = pytest.importorskip("torchvision.models")  # the core goes without
     torch.manual_seed(0)
-    return resnet18(num_classes=10).eval()
+    return models.resnet18(num_classes=10).eval()
 
 
 def test_resnet18_there_and_back():
