@@ -67,7 +67,11 @@ rule train:
         # place of the lines that show the progress.
         trap '' PIPE
         say() {{ {{ [ ! -t 1 ] || printf '\\r\\033[J'; echo "$@"; }} 2> /dev/null || true; }}
-        fail() {{ say "failed    {params.id} (log: {params.draft}.log)"; exit 1; }}
+        fail() {{
+            [ $? -lt 128 ] || echo "it was killed" >> {params.draft}.log
+            say "failed    {params.id} (log: {params.draft}.log)"
+            exit 1
+        }}
         trap 'rm -f {params.draft}.progress' EXIT
         mkdir -p $(dirname {params.draft} {params.notebook})
         # Held until this shell and papermill are gone. A run that a killed pipeline left behind is

@@ -395,6 +395,18 @@ def test_what_was_not_started_gets_the_reason_too(tmp_path, monkeypatch):
     assert pipeline.why(own, log) == "of its own (log: own.log)"
 
 
+def test_what_was_killed_says_so(tmp_path):
+    """The shell's own message would be the whole command."""
+    rule = (ROOT / "Snakefile").read_text().replace("{{", "{").replace("}}", "}")
+    (fail,) = re.findall(r"fail\(\) \{.+?\n +\}\n", rule, re.DOTALL)
+    fail = fail.replace("{params.draft}", str(tmp_path / "run"))
+    for end, said in (("kill -KILL $BASHPID", "it was killed\n"), ("exit 1", "reason\n")):
+        (tmp_path / "run.log").write_text("reason\n")
+        code = f"say() {{ :; }}\n{fail}( {end} ) 2> /dev/null || fail"
+        assert subprocess.run(["bash", "-c", code]).returncode == 1
+        assert (tmp_path / "run.log").read_text().endswith(said)
+
+
 def test_progress_is_a_line_for_each_run_under_way(one_run, monkeypatch):
     """On a terminal the lines are kept up to date, in place."""
     run, _, path = one_run
