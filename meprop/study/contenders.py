@@ -23,7 +23,8 @@ def channels(grad: Tensor, ratio: float) -> Tensor:
     >>> channels(torch.tensor([[[[1.0]], [[-3.0]], [[2.0]]]]), 1 / 3).flatten()
     tensor([ 0., -3.,  0.])
     """
-    kept = grad.abs().mean((0, 2, 3)).topk(_count(ratio, grad.shape[1])).indices
+    count = max(1, round(ratio * grad.shape[1]))
+    kept = grad.abs().mean((0, 2, 3)).topk(count).indices
     mask = torch.zeros(grad.shape[1], dtype=grad.dtype).index_fill_(0, kept, 1)
     return grad * mask[:, None, None]
 
@@ -34,7 +35,7 @@ def samples(size: int, ratio: float) -> Tensor:
     >>> samples(4, 0.5).sum()
     tensor(4.)
     """
-    count = _count(ratio, size)
+    count = max(1, round(ratio * size))
     return torch.zeros(size).index_fill_(0, torch.randperm(size)[:count], size / count)
 
 
@@ -63,7 +64,3 @@ def thinned(
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)]
     changes: dict[nn.Module, Callable[[Tensor], Tensor]] = dict.fromkeys(layers, thin)
     return at_outputs(changes | ({model: at_the_end} if contender == "samples" else {}))
-
-
-def _count(ratio: float, size: int) -> int:
-    return max(1, round(ratio * size))

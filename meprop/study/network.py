@@ -45,12 +45,8 @@ class PaperCNN(nn.Module):
         super().__init__()
         check_choice("PaperCNN", "activation", activation, tuple(ACTIVATIONS))
         check_choice("PaperCNN", "select_at", select_at, SELECT_AT)
-        if isinstance(sparse_layers, str):
-            raise ValueError(f"PaperCNN: sparse_layers must be a tuple, got {sparse_layers!r}")
         for name in sparse_layers:
             check_choice("PaperCNN", "sparse_layers", name, LAYERS)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"PaperCNN: dropout must be in [0, 1), got {dropout!r}")
         if select_at == "bn" and not batch_norm:
             raise ValueError("PaperCNN: select_at='bn' needs batch_norm=True, got False")
         if select_at == "bn" and "fc2" in sparse_layers:

@@ -87,10 +87,6 @@ class Page:
     def timed(self) -> bool:
         return self.notebook.stem in TIMED
 
-    def files(self) -> list[Path]:
-        """What it reads, as far as it is there."""
-        return sorted({p for pattern in self.reads for p in ROOT.glob(pattern) if p.is_file()})
-
     def inputs(self) -> dict[str, Any]:
         """All that its content depends on, beside its source and title."""
         runs = {
@@ -98,12 +94,11 @@ class Page:
             for run in _runs()
             if any(run.record.match(pattern) for pattern in self.reads)
         }
-        reads = {
-            path.relative_to(ROOT).as_posix(): _papermill.file_digest(path) for path in self.files()
-        }
+        there = {path for each in self.reads for path in ROOT.glob(each) if path.is_file()}
+        reads = {path.relative_to(ROOT).as_posix(): path for path in there}
         return {
             "parameters": self.parameters,
-            "reads": reads,
+            "reads": {name: _papermill.file_digest(path) for name, path in reads.items()},
             "declared": {"runs": runs, "study": self.declared},
         }
 

@@ -105,9 +105,8 @@ def resources(command: str, cores: int | None = None, profile: str | None = None
     if profile is None:
         return ["--cores", str(cores or available_cores())]
     known = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/config.yaml"))
-    for folder in (ROOT / "profiles" / profile, Path(profile)):
-        if (folder / "config.yaml").is_file():
-            return ["--profile", str(folder.resolve())]
+    if profile in known:
+        return ["--profile", str(ROOT / "profiles" / profile)]
     raise ExperimentsError(f"profiles: no profile {profile!r}; {nearest(profile, known)}")
 
 

@@ -5,8 +5,10 @@ import fcntl
 import warnings
 from dataclasses import dataclass
 from itertools import groupby
+from math import nan
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tqdm import tqdm
 
@@ -41,11 +43,12 @@ def show(suites: list[str]) -> int:
     for suite, states in groupby(shown, lambda state: state.run.suite):
         own = list(states)
         rows.append({"suite": suite} | _count(own) | {"time left": time_left(own, every)})
-    print(pandas.DataFrame(rows).to_string(index=False))
+    form: dict[str, Any] = {"index": False, "na_rep": "-", "float_format": "{:.2f}%".format}
+    print(pandas.DataFrame(rows).to_string(**form))
     if suites:
         by_name = groupby(shown, lambda state: f"{state.run.suite}/{state.run.name}")
         rows = [{"configuration": name} | _count(list(own)) for name, own in by_name]
-        print(f"\n{pandas.DataFrame(rows).to_string(index=False)}")
+        print(f"\n{pandas.DataFrame(rows).to_string(**form)}")
     for state in shown:
         if state.running:
             print(f"Running: {state.run.id}, epoch {state.epochs + 1} of {state.run.config.epochs}")
@@ -73,13 +76,8 @@ def _count(states: list[State]) -> dict[str, object]:
         for state in done
         if (record := state.record) and record.dev_accuracy is not None
     ]
-    dev, test, name = max(scored, key=lambda each: each[0], default=(None, None, "-"))
-    scores = {"best dev": _percent(dev), "its test": _percent(test), "its run": name}
-    return counts | scores
-
-
-def _percent(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}%"
+    best = max(scored, key=lambda each: each[0], default=(nan, nan, "-"))
+    return counts | dict(zip(("best dev", "its test", "its run"), best, strict=True))
 
 
 def state_of(run: Run) -> State:
