@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -22,25 +22,16 @@ _SMALL = cost.SMALL
 _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)  # drops the GIL
 
 
-class Outcome(NamedTuple):
-    """What a call gives."""
-
-    dx: Tensor | None
-    dw: Tensor | None
-    bias: Tensor | None
-    run_grad: Tensor | None  # what becomes the layer's
-    thinned: Tensor | None  # the gradient that was passed on, where it is wanted
-
-
 def launch(
     grad: Tensor, rule: TopK | None, run_grad: Tensor | None, generator: Generator | None,
     per_position: bool, convolution: tuple | None = None,
     needs: tuple[bool, bool, bool] = (False, False, False), thinned: bool = True,
-) -> Outcome:  # fmt: skip
-    """Select from a gradient (4-d, or 2-d of a linear layer); then bias, input, weight gradient.
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Select from a gradient (4-d, or 2-d of a linear layer); then input, weight and bias gradient.
 
     convolution: input, weight, (stride, padding, dilation, groups), of a linear layer as a 1x1
-    convolution of 1x1 images.
+    convolution of 1x1 images. Returns these, what becomes the layer's `run_grad`, and with
+    `thinned` the gradient that was passed on.
     """
     samples, maps = grad.shape[:2]
     linear = grad.dim() == 2
@@ -103,7 +94,7 @@ def launch(
     arguments = array("q", call)
     _RUN(arguments.buffer_info()[0])
     MEMORY.trim()
-    return Outcome(dx, dw, bias, history, kept)
+    return dx, dw, bias, history, kept
 
 
 def _scores(

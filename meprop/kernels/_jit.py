@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numba
 from llvmlite import ir
@@ -73,25 +74,15 @@ def _at_once() -> Iterator[None]:
     collecting = gc.isenabled()
     with global_compiler_lock, ExitStack() as patches:
         for name in _STEPS:
-            patches.enter_context(_replaced(library, name, step(name)))
-        patches.enter_context(_replaced(generator, "set_env", set_known))
-        patches.enter_context(_replaced(callee, "get_call_type", type_once))
+            patches.enter_context(patch.object(library, name, step(name)))
+        patches.enter_context(patch.object(generator, "set_env", set_known))
+        patches.enter_context(patch.object(callee, "get_call_type", type_once))
         gc.disable()
         try:
             yield
         finally:
             if collecting:
                 gc.enable()
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 @cache
