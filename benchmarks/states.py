@@ -1,9 +1,10 @@
 """Do the states of the code that made the committed records give the same results?
 
 `python -m benchmarks.states` unpacks the commit of each state that is new (the column `code` of
-`load_records`), lets it train three short runs here, and adds a row a run to
-measurements/code-states.csv. Where all digits agree, the states differ in nothing that these runs
-use, and records of several of them may be compared; else by how much they differ stands there.
+`load_records`), lets it train three short runs here, or one of a residual network if its records
+are of that, and adds a row a run to measurements/code-states.csv. Where all digits agree, the
+states differ in nothing that these runs use, and records of several of them may be compared; else
+by how much they differ stands there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas
 
@@ -21,7 +23,12 @@ from meprop.study import load_records
 from meprop.study.experiments import ROOT, load
 
 FILE = ROOT / "measurements/code-states.csv"
-RUNS = ("table2-baseline", "table2-k05-d06", "table3-k05-d0")  # of the suite quick
+# By network: a suite, some of its runs, and what makes them short.
+SHORT = {"dataset": "digits", "train_size": 320, "epochs": 2}
+RUNS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
+    "paper": ("quick", ["table2-baseline", "table2-k05-d06", "table3-k05-d0"], {}),
+    "resnet20": ("cifar10", ["dense"], SHORT),
+}
 TRAIN = """
 import json, sys
 from meprop.study import Config, train
@@ -51,11 +58,16 @@ def train(commit: str, runs: dict[str, str]) -> list[dict[str, object]]:
 
 def main() -> None:
     """Measure the states that the file does not have yet, about two minutes each."""
-    rows = pandas.read_csv(FILE) if FILE.exists() else pandas.DataFrame(columns=["code"])
-    made = load_records(ROOT / "results").dropna(subset="commit").drop_duplicates("code")
-    runs = {r.name: json.dumps(r.config.to_dict()) for r in load().pick(["quick"], list(RUNS))}
-    for new in made[~made.code.isin(rows.code)].itertuples():
-        measured = pandas.DataFrame(train(new.commit, runs))
+    rows = pandas.read_csv(FILE) if FILE.exists() else pandas.DataFrame(columns=["code", "run"])
+    made = load_records(ROOT / "results").dropna(subset="commit")
+    for new in made.drop_duplicates(["code", "network"]).itertuples():
+        suite, names, short = RUNS[str(new.network)]
+        runs = {run.name: run.config.to_dict() | short for run in load().pick([suite], names, [0])}
+        if set(runs) <= set(rows.run[rows.code == new.code]):
+            continue
+        measured = pandas.DataFrame(
+            train(new.commit, {name: json.dumps(config) for name, config in runs.items()})
+        )
         if set(measured.code) != {new.code}:
             sys.exit(f"{new.commit}: not the code of {new.suite}/{new.file}, which had changes")
         rows = pandas.concat([rows, measured]).sort_values(["commit", "run"])
