@@ -349,8 +349,8 @@ def test_runs_sort_and_filter(site, browser):
     page, _ = open_page(browser, (site / "notebooks/09-runs.html").as_uri())
 
     def column(place):
-        rows = page.query_selector_all("#tab-runs tbody tr:visible")
-        return [row.query_selector_all("td")[place].inner_text() for row in rows]
+        shown = "(rows, place) => rows.map((row) => row.cells[place].innerText)"
+        return page.eval_on_selector_all("#tab-runs tbody tr:not([hidden])", shown, place)
 
     settled = column(2)
     assert len(settled) > 100
@@ -399,18 +399,18 @@ def test_another_rule_gives_the_verdicts_of_the_notebook(site, browser, margin=0
 def test_the_rules_of_the_page_are_those_of_the_module(site, browser):
     """On claims that no records wait for, decided either way or not at all."""
     page, _ = open_page(browser, (site / f"{CLAIMS}.html").as_uri())
-    rng, seen = np.random.default_rng(0), set()
-    for case in range(60):
+    rng, cases, known = np.random.default_rng(0), [], []
+    for _ in range(60):
         rows = np.column_stack(
             [rng.normal(0, 0.15, 2), rng.uniform(0.01, 0.1, 2), rng.integers(2, 30, 2)]
         )
         found = pd.DataFrame(rows, columns=["estimate", "se", "df"])
         for name, rule in {"better": better, "not worse": not_worse}.items():
-            asked = [name, rows.tolist(), 0.1, 0.95]
-            told = page.evaluate("([rule, ...rest]) => window.mepropRules[rule](...rest)", asked)
-            assert told == rule(found), (case, name)
-            seen.add((name, told))
-    assert len(seen) == 6
+            cases.append([name, rows.tolist(), 0.1, 0.95])
+            known.append((name, rule(found)))
+    ask = "cases => cases.map(([rule, ...rest]) => [rule, window.mepropRules[rule](...rest)])"
+    assert [tuple(told) for told in page.evaluate(ask, cases)] == known
+    assert len(set(known)) == 6
     page.context.close()
 
 
@@ -464,7 +464,9 @@ def check_explorer(page, recorded):
     shown = page.evaluate(
         """() => {
             const {kept, ...rest} = document.getElementById("meprop-explorer").state;
-            return {...rest, kept: kept.join('')};
+            const texts = (of) => [...document.querySelectorAll(of)].map((it) => it.innerText);
+            return {...rest, kept: kept.join(''),
+                shares: texts(".explorer-share"), names: texts(".explorer-name")};
         }"""
     )
     rule = TopK(shown["ratio"], shown["decay"], shown["scope"])
@@ -479,11 +481,10 @@ def check_explorer(page, recorded):
     assert shown["perMap"] == (passed != 0).sum((0, 2, 3)).tolist()
     own = (passed != 0).sum((1, 2, 3)).double()
     shares = (100 * own / own.sum().clamp(min=1)).tolist()
-    told = [it.inner_text().removesuffix("%") for it in page.query_selector_all(".explorer-share")]
-    assert [float(each) for each in told] == pytest.approx(shares, rel=0.005)  # three digits
-    names = [it.inner_text() for it in page.query_selector_all(".explorer-name")]
+    told = [float(share.removesuffix("%")) for share in shown["shares"]]
+    assert told == pytest.approx(shares, rel=0.005)  # three digits
     labels = content["images"]["labels"][shown["step"]]
-    assert all(str(label) in name for label, name in zip(labels, names, strict=True))
+    assert all(str(label) in name for label, name in zip(labels, shown["names"], strict=True))
     return tuple(shown[name] for name in ("layer", "scope", "ratio", "decay", "step"))
 
 
