@@ -144,7 +144,7 @@ def test_the_page_finds_the_steps_and_the_shares(tmp_path):
     assert found["effect"].removed["conv1"] == pytest.approx(75)
     assert found["effect"].untouched["conv2"] == 50
     assert found["few"] == 100
-    assert found["late"].conv1.iloc[-1] == pytest.approx(40 / 30)
+    assert found["whole_runs"].conv1.iloc[-1] == pytest.approx(40 / 30)
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ import json, os, signal, sys
 from pathlib import Path
 import torch
 from meprop import kernels
-from meprop.study import record, training
+from meprop.study import training
 from meprop.study.config import Config
 from meprop.study.provenance import code_digest
 
@@ -298,8 +298,7 @@ def attempt(checkpoint, result, last):
         # A step, the scores, and each moment around writing, flushing and renaming a file.
         training.learn = watched(training.learn)
         training.evaluate = watched(training.evaluate)
-        record.os.fsync = watched(os.fsync)
-        record.os.replace = watched(os.replace)
+        os.fsync, os.replace = watched(os.fsync), watched(os.replace)
         training.train(config, checkpoint, progress=False).save(result)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
