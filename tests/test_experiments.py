@@ -215,7 +215,7 @@ def aliases(each):
         (GOOD.replace("this test", "\xe9").encode("latin-1"), "line 3: '\\udce9' is no text"),
         (aliases("[*a%d, *a%d]").encode(), "more than 20 aliases"),
         (aliases("{<<: *a%d, k: *a%d}").encode(), "more than 20 aliases"),
-        (b"suites: &a [*a]", "recursion"),
+        (b"suites: &a [*a]", "inside what it names"),
         (b"suites: !!bool maybe", "not readable as YAML"),
         ("a pipe", "not a file"),
         *((b"suites:\n " + nested * 100_000, "50 levels") for nested in (b"[", b"{", b"- ")),

@@ -249,7 +249,10 @@ def _content(path: Path) -> tuple[Any, dict[Place, int]]:
         number = text.count("\n", 0, error.position) + 1
         what = f"{chr(error.character)!a} is no text; save the file in UTF-8, without control codes"
         raise ExperimentsError(f"{path.name}, line {number}: {what}") from None
-    except (OSError, LookupError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except RecursionError:
+        what = "an alias (*x) stands inside what it names (&x)"
+        raise ExperimentsError(f"{path.name}: {what}") from None
+    except (OSError, LookupError, ValueError, yaml.YAMLError) as error:
         what = " ".join(str(error).split())
         raise ExperimentsError(f"{path.name}: not readable as YAML ({what})") from None
 
