@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -149,8 +150,22 @@ def test_environment_installs_the_lock_and_the_package():
         {"pip": ["-r requirements.lock", "-e ."]},
     ]
     assert "pip" in ENVIRONMENT["dependencies"]
+
+
+def test_binder_can_install_the_environment(tmp_path):
+    """conda calls pip in the folder of environment.yml, with a file; all is here already."""
     others = ["Dockerfile", "binder", ".binder", "apt.txt", "postBuild", "requirements.txt"]
     assert not [name for name in others if (ROOT / name).exists()], "Binder would read that instead"
+    for name in ("pyproject.toml", "requirements.lock", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "meprop", tmp_path / "meprop", ignore=lambda *_: ["study", "kernels"])
+    wanted = tmp_path / "condaenv.requirements.txt"
+    wanted.write_text("\n".join(ENVIRONMENT["dependencies"][-1]["pip"]), encoding="utf-8")
+    options = ["--dry-run", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(wanted)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Would install meprop-"), "and nothing else"
     assert {"ipykernel", "jupyterlab"} <= set(PINS), "what Binder opens needs them"
 
 
