@@ -119,7 +119,7 @@ class Training:
             total = sum(isinstance(module, nn.Conv2d) for module in self.model.modules())
             return {"chose": f"{total - dense_convolutions(self.step)}/{total} sparse"}
 
-        ours = name in ("exact", "meprop", "unbiased")
+        ours = name in ("exact", "meprop", "unbiased", "centred by image")
         return Contender(name, self.parts(), self.format, ratio, facts=facts if ours else dict)
 
 
@@ -171,10 +171,12 @@ def _of(network: Network, format: str) -> Iterator[Contender]:
     yield training(lambda model: convert(model, None)).contender("exact")
     yield training(recipe).contender("recipe", RECIPE)
     for ratio in network.ratios:
-        yield training(partial(convert, rule=TopK(ratio))).contender("meprop", ratio)
+        rules = {"meprop": TopK(ratio)}
         if network.make is ResNet20:  # the network of the suite cifar10, and its rules
-            unbiased = TopK(ratio, pick="unbiased")
-            yield training(partial(convert, rule=unbiased)).contender("unbiased", ratio)
+            rules["unbiased"] = TopK(ratio, pick="unbiased")
+            rules["centred by image"] = TopK(ratio, pick="centred", scope="sample")
+        for name, rule in rules.items():
+            yield training(partial(convert, rule=rule)).contender(name, ratio)
 
 
 def _split(batch_norm: bool) -> Setup:
