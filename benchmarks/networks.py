@@ -119,8 +119,8 @@ class Training:
             total = sum(isinstance(module, nn.Conv2d) for module in self.model.modules())
             return {"chose": f"{total - dense_convolutions(self.step)}/{total} sparse"}
 
-        ours = name in ("exact", "meprop", "unbiased", "centred by image")
-        return Contender(name, self.parts(), self.format, ratio, facts=facts if ours else dict)
+        told = name not in ("dense", "stock", "masked", "recipe")
+        return Contender(name, self.parts(), self.format, ratio, facts=facts if told else dict)
 
 
 def fused_adam(parameters: Any) -> torch.optim.Optimizer:
@@ -174,6 +174,7 @@ def _of(network: Network, format: str) -> Iterator[Contender]:
         rules = {"meprop": TopK(ratio)}
         if network.make is ResNet20:  # the network of the suite cifar10, and its rules
             rules["unbiased"] = TopK(ratio, pick="unbiased")
+            rules["weights alone"] = TopK(ratio, pick="unbiased", only="weight")
             rules["centred by image"] = TopK(ratio, pick="centred", scope="sample")
         for name, rule in rules.items():
             yield training(partial(convert, rule=rule)).contender(name, ratio)

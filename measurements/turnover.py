@@ -18,25 +18,21 @@ no gradient now or before, is not counted as chosen where the rule takes it to m
 
 from __future__ import annotations
 
-import hashlib
-import io
-import re
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from measurements import load_table, save_table
 from meprop.layers import Selecting
 from meprop.selection import select
-from meprop.study._files import write_atomically
 from meprop.study.config import Config
 from meprop.study.data import load_data
 from meprop.study.experiments import ROOT, load
 from meprop.study.measures import at_outputs
 from meprop.study.provenance import provenance
-from meprop.study.record import RecordError
 from meprop.study.training import build, conditions, steps
 
 if TYPE_CHECKING:
@@ -55,30 +51,9 @@ def load_turnover(path: str | Path = FILE) -> DataFrame:
     >>> load_turnover().attrs["steps"]
     '500'
     """
-    import pandas
-
-    first, _, content = (ROOT / path).read_text(encoding="utf-8").partition("\n")
-    if first != f"# digest: {_digest(content)}":
-        raise RecordError(
-            f"{path}: its content does not match its digest: edited by hand, or damaged; restore "
-            "it from version control, or count again: python -m measurements.turnover"
-        )
-    table = pandas.read_csv(io.StringIO(content), comment="#")
+    table = load_table(path)
     table["share"] = table["count"] / table["of"]
-    table.attrs = dict(re.findall("^# (.+?): (.*)$", content, re.MULTILINE))
     return table
-
-
-def save(table: DataFrame, origin: dict[str, Any], path: Path) -> None:
-    """Write counts as CSV, under comments that say where they come from."""
-    head = "".join(f"# {name}: {value}\n" for name, value in origin.items())
-    content = head + table.to_csv(index=False, lineterminator="\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, f"# digest: {_digest(content)}\n{content}".encode())
-
-
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def measure(config: Config, last: int = STEPS) -> DataFrame:
@@ -156,7 +131,7 @@ def main() -> None:
         "seed": str(first.seed),
     } | provenance(first.threads)  # now: somebody may commit while it runs
     tables = [measure(configs[name]) for name in tqdm(study.runs)]
-    save(pandas.concat(tables), origin, ROOT / FILE)
+    save_table(pandas.concat(tables), origin, ROOT / FILE)
 
 
 if __name__ == "__main__":

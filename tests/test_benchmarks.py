@@ -246,7 +246,9 @@ def test_contenders_of_a_step_give_the_references_gradients(subject, monkeypatch
             assert layers.difference(*convolutions) < 1e-2
     else:
         names = {"dense", "exact", "meprop", "recipe"}
-        names |= {"unbiased", "centred by image"} if subject == "ResNet-20" else set()
+        names |= (
+            {"unbiased", "weights alone", "centred by image"} if subject == "ResNet-20" else set()
+        )
         assert set(setup.contenders[-1].facts()["chose"]) <= set("0123456789/ sparse")
     assert {name for name, _ in found} == names
 

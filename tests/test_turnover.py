@@ -5,8 +5,8 @@ import pandas
 import pytest
 import torch
 
-from measurements import turnover
-from measurements.turnover import load_turnover, measure, save
+from measurements import save_table, turnover
+from measurements.turnover import load_turnover, measure
 from meprop import Conv2d, TopK
 from meprop.study import Config, load_data
 from meprop.study.measures import at_outputs
@@ -67,7 +67,7 @@ def test_round_trip_and_refusal(tmp_path):
     path = tmp_path / "turnover.csv"
     rows = [(False, 0.6, "conv1", "ever", 1, 5, 20), (True, 0.0, "fc1", "kept", 2, 1, 4)]
     columns = ["batch_norm", "decay", "layer", "measure", "at", "count", "of"]
-    save(pandas.DataFrame(rows, columns=columns), {"seed": 0, "made by": "a: test"}, path)
+    save_table(pandas.DataFrame(rows, columns=columns), {"seed": 0, "made by": "a: test"}, path)
     table = load_turnover(path)
     assert table.attrs == {"seed": "0", "made by": "a: test"}
     assert table["share"].tolist() == [0.25, 0.25]
@@ -95,7 +95,7 @@ def folder(path, ever, kept):
                     for name, at, count in found
                 ]
     origin = {"data": "some", "seed": 0, "ratio": 0.05, "steps": 500, "commit": "c"}
-    save(pandas.DataFrame(rows), origin, path / "turnover.csv")
+    save_table(pandas.DataFrame(rows), origin, path / "turnover.csv")
     return {"measurements": str(path)}
 
 
