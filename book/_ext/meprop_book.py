@@ -288,9 +288,10 @@ _WORDS = "supported|not supported|undecided|better|worse|not told apart"
 _VERDICT = re.compile(rf'<(p|span)(?: class="pasted-text")?>({_WORDS})(?=</\1>)')
 # An interval stays in one line.
 _NUMBER = r"(?:<span[^>]*>)?[-+]?[\d.]+(?:</span>)?"
-_INTERVAL = re.compile(rf"(\({_NUMBER}) to ({_NUMBER}\))")
-# Up to which a screen is a phone's. On it book.css lets a reader move along what is wider.
-_WIDE = 640
+_INTERVAL = re.compile(rf"([(>]{_NUMBER}) to ({_NUMBER}[)<])")
+# Up to which a screen is a phone's. On it book.css lets a reader move along a figure that is wider
+# than the other, whose text would be too small to read.
+_PHONE, _WIDE = 640, 480
 _LINE = 720  # pixels of a picture, twice of a page: what a phone has beside each other
 
 
@@ -353,7 +354,7 @@ def finish(page: str, folder: Path) -> str:
             return f"{found[1]} {own}{kind}{found[3]}"
         narrow.save(path.with_suffix(".narrow.png"), optimize=True)
         phone = f'srcset="{found[2].removesuffix("png")}narrow.png" {size(narrow, dpi)}'
-        source = f'<source media="(max-width: {_WIDE}px)" {phone}>'
+        source = f'<source media="(max-width: {_PHONE}px)" {phone}>'
         return f"<picture>{source}{found[1]} {own}{found[3]}</picture>"
 
     def with_colour(found: re.Match[str]) -> str:
@@ -375,6 +376,9 @@ def finish(page: str, folder: Path) -> str:
     return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
 
 
+# Nobody asks for these: what maps the theme's files to their sources, fonts for browsers of before
+# 2016, and translations.
+_UNUSED = ("fontawesome/*/js/*", "*thebe*", "*.map", "*.ttf", "*.po", "*.mo")
 _ICON = re.compile(r'(?:\.fa-[\w-]+:{1,2}before,?)+\{content:"[^"]*"\}')
 _ICON_NAME = re.compile(r"\bfa-[\w-]+")
 
@@ -399,8 +403,9 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     for path in out.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
         path.write_text(finish(page, path.parent), encoding="utf-8")
-    for unused in (*out.glob("_static/vendor/fontawesome/*/js/*"), *out.glob("_static/*thebe*")):
-        unused.unlink()
+    for pattern in _UNUSED:
+        for path in out.glob(f"_static/**/{pattern}"):
+            path.unlink()
     # Style sheets of the theme name an icon by its code, not by its class.
     users = [*out.rglob("*.html"), *out.glob("_static/**/*.js")]
     icons = {name for path in users for name in _ICON_NAME.findall(path.read_text("utf-8"))}
