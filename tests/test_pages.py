@@ -48,7 +48,7 @@ def test_a_page_has_its_title_and_no_times(executed):
     assert [cell["source"] for cell in page["cells"]][2:] == [["a = 2"], ["a"]]
     nbformat.validate(nbformat.from_dict(page))
     # The same page whether the kernels were compiled; folded where the defaults are.
-    texts = "meprop: compiling its kernels, once for this machine\n", "\rdata: 9%", "\n", "careful\n"
+    texts = "meprop: compiling its kernels, once for this machine\n", "\rdata: 9%", "\n", "look\n"
     said = [{"output_type": "stream", "name": "stderr", "text": [text]} for text in texts]
     executed["cells"][3]["outputs"] = said
     executed["cells"][0]["metadata"]["tags"] = ["parameters", "hide-input"]
@@ -242,6 +242,8 @@ def small(tmp_path_factory):
         "README.md": "",
         "book/_toc.yml": TOC,
         "book/index.md": START,
+        "benchmarks/bench.json": "{}",
+        "measurements/turnover.csv": "",
     }.items():
         (made.root / name).parent.mkdir(exist_ok=True)
         (made.root / name).write_text(text)
