@@ -19,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Collection
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -217,19 +218,33 @@ def claims_of(ledger: str, page: str) -> list[str]:
     return [key for key, entry in both if f"(/{page}.ipynb)" in entry]
 
 
-def link_claims(
+@cache
+def tables(path: Path) -> str:
+    """What the cells of an executed notebook show as Markdown."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    return "".join("".join(data.get("text/markdown", "")) for data in outputs)
+
+
+def link_users(
     app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any
 ) -> None:
-    """Let the page of a run link to each of the claims that use it, instead of to all."""
-    found = re.search(r'<a [^>]*href="([^"#]*06-claims\.html)">.*?</a>', context.get("body", ""))
+    """Let the page of a run link to the claims that use it, or else to other pages that do."""
+    body = context.get("body", "")
+    found = re.search(r'<a [^>]*href="([^"#]*06-claims\.html)">.*?</a>', body)
     if "/runs/" not in page or not found:
         return
-    ledger = Path(app.srcdir, "notebooks", "06-claims.ipynb").read_text(encoding="utf-8")
-    outputs = [out for cell in json.loads(ledger)["cells"] for out in cell.get("outputs", ())]
-    text = "".join("".join(out.get("data", {}).get("text/markdown", "")) for out in outputs)
-    links = [f'<a href="{found[1]}#claim-{key}">{key}</a>' for key in claims_of(text, page)]
-    if links:
-        context["body"] = context["body"].replace(found[0], f"Claims: {', '.join(links)}")
+    folder = Path(app.srcdir, "notebooks")
+    claims = claims_of(tables(folder / "06-claims.ipynb"), page)
+    links = [f'<a href="{found[1]}#claim-{key}">{key}</a>' for key in claims]
+    told = f"Claims: {', '.join(links)}"
+    if not links:
+        users = [it.stem for it in folder.glob("*.ipynb") if f"(/{page}.ipynb)" in tables(it)]
+        pages = {found[1].replace("06-claims", it): f"notebooks/{it}" for it in sorted(users)}
+        new = {href: it for href, it in pages.items() if f'href="{href}"' not in body}
+        links = [f'<a href="{href}">{app.env.titles[it].astext()}</a>' for href, it in new.items()]
+        told = " · ".join(links or [found[0]])
+    context["body"] = body.replace(found[0], told)
 
 
 # Docstrings
@@ -442,7 +457,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", on_all_cores)
     app.connect("html-page-context", describe)
     app.connect("html-page-context", costs)
-    app.connect("html-page-context", link_claims)
+    app.connect("html-page-context", link_users)
     app.connect("env-get-updated", number_by_page, priority=900)  # after Sphinx's own
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("build-finished", _finish)
