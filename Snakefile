@@ -127,7 +127,7 @@ rule book:
         # A fresh start each time: Sphinx reports a warning only when it reads the page anew.
         rm -rf _build/source _build/html _build/.doctrees
         mkdir -p _build/source _build/pages
-        cp -R _config.yml CHANGELOG.md book notebooks results _build/pages/. _build/source
+        cp -R _config.yml CHANGELOG.md book notebooks results benchmarks measurements _build/pages/. _build/source
         cd _build/source
         jupyter-book build . --toc book/_toc.yml --path-output ../.. -W -n --keep-going 2>&1
         """

@@ -19,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Collection
+from functools import cache
 from html import escape
 from pathlib import Path
 from textwrap import shorten
@@ -217,19 +218,33 @@ def claims_of(ledger: str, page: str) -> list[str]:
     return [key for key, entry in both if f"(/{page}.ipynb)" in entry]
 
 
-def link_claims(
+@cache
+def tables(path: Path) -> str:
+    """What the cells of an executed notebook show as Markdown."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    return "".join("".join(data.get("text/markdown", "")) for data in outputs)
+
+
+def link_users(
     app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any
 ) -> None:
-    """Let the page of a run link to each of the claims that use it, instead of to all."""
-    found = re.search(r'<a [^>]*href="([^"#]*06-claims\.html)">.*?</a>', context.get("body", ""))
+    """Let the page of a run link to the claims that use it, or else to other pages that do."""
+    body = context.get("body", "")
+    found = re.search(r'<a [^>]*href="([^"#]*06-claims\.html)">.*?</a>', body)
     if "/runs/" not in page or not found:
         return
-    ledger = Path(app.srcdir, "notebooks", "06-claims.ipynb").read_text(encoding="utf-8")
-    outputs = [out for cell in json.loads(ledger)["cells"] for out in cell.get("outputs", ())]
-    text = "".join("".join(out.get("data", {}).get("text/markdown", "")) for out in outputs)
-    links = [f'<a href="{found[1]}#claim-{key}">{key}</a>' for key in claims_of(text, page)]
-    if links:
-        context["body"] = context["body"].replace(found[0], f"Claims: {', '.join(links)}")
+    folder = Path(app.srcdir, "notebooks")
+    claims = claims_of(tables(folder / "06-claims.ipynb"), page)
+    links = [f'<a href="{found[1]}#claim-{key}">{key}</a>' for key in claims]
+    told = f"Claims: {', '.join(links)}"
+    if not links:
+        users = [it.stem for it in folder.glob("*.ipynb") if f"(/{page}.ipynb)" in tables(it)]
+        pages = {found[1].replace("06-claims", it): f"notebooks/{it}" for it in sorted(users)}
+        new = {href: it for href, it in pages.items() if f'href="{href}"' not in body}
+        links = [f'<a href="{href}">{app.env.titles[it].astext()}</a>' for href, it in new.items()]
+        told = " · ".join(links or [found[0]])
+    context["body"] = body.replace(found[0], told)
 
 
 # Docstrings
@@ -288,9 +303,10 @@ _WORDS = "supported|not supported|undecided|better|worse|not told apart"
 _VERDICT = re.compile(rf'<(p|span)(?: class="pasted-text")?>({_WORDS})(?=</\1>)')
 # An interval stays in one line.
 _NUMBER = r"(?:<span[^>]*>)?[-+]?[\d.]+(?:</span>)?"
-_INTERVAL = re.compile(rf"(\({_NUMBER}) to ({_NUMBER}\))")
-# Up to which a screen is a phone's. On it book.css lets a reader move along what is wider.
-_WIDE = 640
+_INTERVAL = re.compile(rf"([(>]{_NUMBER}) to ({_NUMBER}[)<])")
+# Up to which a screen is a phone's. On it book.css lets a reader move along a figure that is wider
+# than the other, whose text would be too small to read.
+_PHONE, _WIDE = 640, 480
 _LINE = 720  # pixels of a picture, twice of a page: what a phone has beside each other
 
 
@@ -353,7 +369,7 @@ def finish(page: str, folder: Path) -> str:
             return f"{found[1]} {own}{kind}{found[3]}"
         narrow.save(path.with_suffix(".narrow.png"), optimize=True)
         phone = f'srcset="{found[2].removesuffix("png")}narrow.png" {size(narrow, dpi)}'
-        source = f'<source media="(max-width: {_WIDE}px)" {phone}>'
+        source = f'<source media="(max-width: {_PHONE}px)" {phone}>'
         return f"<picture>{source}{found[1]} {own}{found[3]}</picture>"
 
     def with_colour(found: re.Match[str]) -> str:
@@ -375,6 +391,9 @@ def finish(page: str, folder: Path) -> str:
     return _IMAGE.sub(with_size, page if 'class="math' in page else _MATHJAX.sub("", page))
 
 
+# Nobody asks for these: what maps the theme's files to their sources, fonts for browsers of before
+# 2016, and translations.
+_UNUSED = ("fontawesome/*/js/*", "*thebe*", "*.map", "*.ttf", "*.po", "*.mo")
 _ICON = re.compile(r'(?:\.fa-[\w-]+:{1,2}before,?)+\{content:"[^"]*"\}')
 _ICON_NAME = re.compile(r"\bfa-[\w-]+")
 
@@ -399,8 +418,9 @@ def _finish(app: Sphinx, exception: Exception | None) -> None:
     for path in out.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
         path.write_text(finish(page, path.parent), encoding="utf-8")
-    for unused in (*out.glob("_static/vendor/fontawesome/*/js/*"), *out.glob("_static/*thebe*")):
-        unused.unlink()
+    for pattern in _UNUSED:
+        for path in out.glob(f"_static/**/{pattern}"):
+            path.unlink()
     # Style sheets of the theme name an icon by its code, not by its class.
     users = [*out.rglob("*.html"), *out.glob("_static/**/*.js")]
     icons = {name for path in users for name in _ICON_NAME.findall(path.read_text("utf-8"))}
@@ -437,7 +457,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", on_all_cores)
     app.connect("html-page-context", describe)
     app.connect("html-page-context", costs)
-    app.connect("html-page-context", link_claims)
+    app.connect("html-page-context", link_users)
     app.connect("env-get-updated", number_by_page, priority=900)  # after Sphinx's own
     app.connect("autodoc-process-docstring", _docstring)
     app.connect("build-finished", _finish)

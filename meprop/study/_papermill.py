@@ -61,10 +61,8 @@ def finished(notebook: dict[str, Any], title: str | None, inputs: str) -> dict[s
     folded = any({"parameters", "hide-input"} <= _tags(cell) for cell in cells)
     for cell in cells:
         cell["metadata"] = _own(cell["metadata"])
-        if "outputs" in cell:  # what the kernels say on a machine's first day is none of the page's
-            cell["outputs"] = [
-                o for o in cell["outputs"] if _FIRST not in "".join(o.get("text", ""))
-            ]
+        if "outputs" in cell:
+            cell["outputs"] = [output for output in cell["outputs"] if not _passing(output)]
         if "injected-parameters" in _tags(cell):
             cell["id"] = "injected-parameters"  # papermill draws another one each time
             # Folded where the defaults are.
@@ -74,6 +72,13 @@ def finished(notebook: dict[str, Any], title: str | None, inputs: str) -> dict[s
             cell["metadata"]["tags"] = ["parameters", "remove-cell"]
     about = {key: value for key, value in notebook["metadata"].items() if key not in _TIMES}
     return notebook | {"metadata": about | {"meprop": {"inputs": inputs}}}
+
+
+def _passing(output: dict[str, Any]) -> bool:
+    """What is said on a machine's first day only: kernels compile, data are fetched."""
+    text = "".join(output.get("text", ""))
+    bar = output.get("name") == "stderr" and (text.startswith("\r") or not text.strip())
+    return bar or _FIRST in text
 
 
 def _own(metadata: dict[str, Any]) -> dict[str, Any]:
