@@ -54,7 +54,7 @@ READS: dict[str, tuple[str, ...]] = {
     "11-turnover": ("measurements/turnover.csv",),
     "12-power": ("results/paper/*.json",),
     "13-deep": (),
-    "14-worth": ("results/cifar10/*.json", "measurements/residual/bench.json"),
+    "14-worth": ("results/cifar10/*.json", "measurements/residual/*", "measurements/noise.csv"),
     "train": (),
 }
 
