@@ -131,16 +131,12 @@ def test_a_rule_that_is_set_is_checked_and_the_rest_stays():
 
 def test_rules_by_patterns_of_names():
     model = resnet18()
-    rules = {
-        "*": TopK(0.5), "layer1.*": TopK(0.05), "layer4.*": TopK(0.25), "layer4.1.conv2": None,
-        "conv1": None,
-    }  # fmt: skip
+    rules = {"*": TopK(0.5), "layer1.*": TopK(0.05), "layer4.1.conv2": None, "conv1": None}
     convert(model, rules)
-    found = {n: m.rule for n, m in model.named_modules() if isinstance(m, Conv2d)}
+    found = {n: m.rule.ratio for n, m in model.named_modules() if isinstance(m, Conv2d)}
     assert type(model.conv1) is type(model.layer4[1].conv2) is nn.Conv2d
     assert len(found) == 18
-    expected = {"layer1": 0.05, "layer2": 0.5, "layer3": 0.5, "layer4": 0.25}
-    assert all(rule.ratio == expected[name.split(".")[0]] for name, rule in found.items())
+    assert all(its == (0.05 if name.startswith("layer1") else 0.5) for name, its in found.items())
     # A layer that no pattern fits stays as it is.
     convert(model, {"layer2.*": TopK(0.3)}, skip="layer2.0")
     ratios = [model.layer1[0], model.layer2[0], model.layer2[1]]
@@ -153,10 +149,8 @@ def test_rules_by_patterns_of_names():
     ("rules", "message"),
     [
         ({"0": TopK(0.1), "two.*": TopK(0.2)}, "'two.*' has no effect; there are '0', '2.0'"),
-        ({"2.00": TopK(0.2)}, "'2.00' has no effect; did you mean '2.0'?"),
         ({"2.0": TopK(0.2), "*": TopK(0.1)}, "'2.0' has no effect; later patterns"),
         ({"3": TopK(0.2)}, "'3' has no effect"),  # a Linear, which was not asked for
-        ({"0": 0.05}, "rule must be a TopK or None, got 0.05"),
         ({}, "there are no patterns"),
     ],
 )
@@ -262,15 +256,17 @@ def test_a_shared_layer_is_one_layer_of_two_names(name):
     assert (type(found.a), type(found.c)) == (nn.Conv2d, Conv2d)
 
 
-def test_subclasses_are_left_alone_and_named():
-    class Scaled(nn.Conv2d):
-        def forward(self, input):
-            return 2 * super().forward(input)
+class Scaled(nn.Conv2d):
+    def forward(self, input):
+        return 2 * super().forward(input)
 
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), Scaled(1, 1, 1))
-    with pytest.warns(UserWarning, match=r"1 \(Scaled\)"):
+
+def test_what_does_its_own_computing_is_left_alone_and_named():
+    model = nn.Sequential(nn.Conv2d(1, 1, 1), Scaled(1, 1, 1), nn.Conv2d(1, 1, 1))
+    model[2].forward = lambda x: x
+    with pytest.warns(UserWarning, match=r"1 \(Scaled\), 2 \(its forward was replaced\)"):
         convert(model, TopK(0.5))
-    assert type(model[1]) is Scaled
+    assert kinds(model) == [Conv2d, Scaled, nn.Conv2d]
 
 
 def test_other_convolutions_are_left_alone_and_named_once():
@@ -280,10 +276,7 @@ def test_other_convolutions_are_left_alone_and_named_once():
             "d": nn.ConvTranspose1d(1, 1, 1), "e": nn.Linear(1, 1),
         })  # fmt: skip
 
-    named = (
-        r"left alone: b \(Conv1d, see layers=\), c \(ConvTranspose2d, see layers=\), "
-        r"d \(ConvTranspose1d\)"
-    )
+    named = r"b \(Conv1d, see layers=\), c \(ConvTranspose2d, see layers=\), d \(ConvTranspose1d\)"
     with pytest.warns(UserWarning) as seen:
         convert(model(), TopK(0.5))
     assert [bool(re.search(named, str(each.message))) for each in seen] == [True]
@@ -301,7 +294,6 @@ def test_other_convolutions_are_left_alone_and_named_once():
         ({"rule": 0.05}, "rule must be a TopK or None, got 0.05"),
         ({"layers": (nn.Fold,)}, "layers can contain nn.Conv2d.*Fold"),
         ({"layers": "Conv2d"}, "layers can contain nn.Conv2d.* got 'Conv2d'"),
-        ({"skip": ("3.0",)}, "no module of the model: '3.0'"),
         ({"skip": ("2.00",)}, "did you mean '2.0'"),
         ({"backend": "fast"}, "backend .* got 'fast'"),
         ({"history": "none"}, "history .* got 'none'"),

@@ -107,18 +107,13 @@ def damaged(path):
     return said
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.999])
-def test_a_truncated_record(tmp_path, share):
-    content = json.dumps(RECORD.to_dict())
-    (tmp_path / "r.json").write_text(content[: int(share * len(content))])
-    damaged(tmp_path / "r.json")
+WHOLE = json.dumps(RECORD.to_dict())
+OTHERS = ["", WHOLE[:500], WHOLE[:-1], "[]", "{}", '{"config": {}}', '{"s": NaN}', "\udcff"]
+OTHERS += ['{"s": 1e999}', "[" * 100_000]
 
 
-OTHERS = ["[]", "3", "{}", '{"config": {}}', '{"s": NaN}', "\udcff", '{"s": 1e999}', "[" * 100_000]
-
-
-@pytest.mark.parametrize("text", OTHERS, ids=range(8))
-def test_another_file(tmp_path, text):
+@pytest.mark.parametrize("text", OTHERS, ids=range(10))
+def test_a_truncated_record_or_another_file(tmp_path, text):
     (tmp_path / "r.json").write_bytes(text.encode(errors="surrogateescape"))
     damaged(tmp_path / "r.json")
 
@@ -147,15 +142,12 @@ def test_an_edited_record(tmp_path, change):
     ("change", "said"),
     [
         ({"test_accuracy": 99.9}, "test_accuracy 99.9"),
-        ({"dev_accuracy": 99.9}, "dev_accuracy 99.9"),
-        ({"best_epoch": 1}, "best_epoch 1"),
         ({"best_epoch": "2"}, "best_epoch '2'"),
         ({"history": RECORD.history[:1]}, "epochs 1 to 2"),
         ({"history": 3}, "not iterable"),
         ({"history": [RECORD.history[0] | {"dev_accuracy": 101.0}, epoch(2, 98.25)]}, "epoch 1: "),
         ({"history": [RECORD.history[0] | {"train_loss": "x"}, epoch(2, 98.25)]}, "'<='"),
         ({"history": [{"epoch": 1}, epoch(2, 98.25)]}, "no 'layers'"),
-        ({"test_errors": [3, 17]}, "test_errors"),
         ({"test_errors": [17, 3, 296]}, "test_errors"),
         ({"test_errors": [3, 17, 297]}, "test_errors"),
         ({"test_predictions": [8, 1, 10]}, "test_errors"),
@@ -169,7 +161,6 @@ def test_an_edited_record(tmp_path, change):
         ({"stopped": {"epoch": 2, "step": 1}}, "stopped"),
         ({"status": "diverged", "stopped": {"epoch": 2, "step": 1}}, "epochs 1 to 1"),
         ({"status": "diverged", "stopped": {"epoch": 3, "step": 1}}, "of 2 epochs"),
-        ({"status": "diverged", "stopped": {"epoch": True, "step": 1}}, "of 2 epochs"),
         ({"status": "diverged", "stopped": {"epoch": 2, "step": "<b>"}}, "of 2 epochs"),
         ({"history": [epoch(n, 98.25) | {"layers": {"<b>": {"after": 1}}} for n in (1, 2)]}, "<b>"),
         ({"provenance": {"cpu": "<img onerror=alert(1)>"}}, "no plain text"),
@@ -177,7 +168,6 @@ def test_an_edited_record(tmp_path, change):
         ({"provenance": {"cpu": "a\nb"}}, "no plain text"),
         ({"provenance": []}, "no attribute"),
         ({"config": {"ratoi": 1}}, "Config: unknown key 'ratoi'"),
-        ({"config": {"epochs": 0}}, "Config: epochs must be"),
         ({"note": "looks good"}, "'note'"),
     ],
 )

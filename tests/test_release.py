@@ -48,17 +48,6 @@ def test_one_key_holds_the_address(tmp_path):
     assert before == {name: (tmp_path / name).read_text("utf-8") for name in PARTS}
 
 
-def test_codemeta_says_what_the_others_do():
-    content = json.loads((ROOT / "codemeta.json").read_text("utf-8"))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    for name in ("name", "description", "keywords"):
-        assert content[name] == project[name]
-    assert content["version"] == citation["version"]
-    assert content["license"].endswith(f"/{citation['license']}") and citation["license"] == "MIT"
-    assert [each["name"] for each in content["author"]] == [a["name"] for a in citation["authors"]]
-
-
 def test_the_paper_has_josss_form():
     _, front, text = (ROOT / "paper.md").read_text("utf-8").split("---\n", 2)
     about = yaml.safe_load(front)
