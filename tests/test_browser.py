@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
@@ -104,57 +103,58 @@ class Log:
     failed: list[str] = field(default_factory=list)
 
 
-def open_page(browser, address, viewport=DESK, scheme="light"):
-    """A page in a browser of its own, without a network, and its log."""
-    context = browser.new_context(viewport=viewport, color_scheme=scheme)
-    context.set_offline(True)
-    context.set_default_timeout(120_000)  # a busy machine is no failure
-    page, log = context.new_page(), Log()
-    page.on("console", lambda m: log.errors.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: log.errors.append(str(error)))
-    page.on("request", lambda request: log.requests.append(request.url))
-    page.on("requestfailed", lambda request: log.failed.append(request.url))
-    page.goto(address, wait_until="load")
-    # MathJax is loaded late, and works on its own time.
-    page.evaluate("window.MathJax?.startup?.promise")
-    return page, log
+@pytest.fixture
+def log():
+    return Log()
 
 
-@dataclass
-class Visit:
-    """A page of the book, looked at once."""
+@pytest.fixture
+def opened(site, browser, log):
+    """Open pages of the book, each in a browser of its own; none may complain on the console."""
+    contexts = []
 
-    log: Log
-    untypeset: int
-    without_alt: list[str]
-    unnumbered: list[str]
-    miscounted: list[str]
-    unsized: list[str]
-    needless: list[str]
-    description: str
-    graph: dict[str, str]
-    wider: dict[int, list[str]]
-    serious: list[str]
+    def open_page(name, viewport=DESK, query="", **settings):
+        context = browser.new_context(viewport=viewport, color_scheme="light", **settings)
+        contexts.append(context)
+        context.set_offline(True)
+        context.set_default_timeout(120_000)  # a busy machine is no failure
+        page = context.new_page()
+        page.on("console", lambda m: log.errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: log.errors.append(str(error)))
+        page.on("request", lambda request: log.requests.append(request.url))
+        page.on("requestfailed", lambda request: log.failed.append(request.url))
+        page.goto((site / f"{name}.html").as_uri() + query, wait_until="load")
+        # MathJax is loaded late, and works on its own time.
+        page.evaluate("window.MathJax?.startup?.promise")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not log.errors
 
 
-LOOK = """() => ({
-    untypeset: [...document.querySelectorAll(".math")].filter(
+WRONG = """() => ({
+    "formulas that are not typeset": [...document.querySelectorAll(".math")].filter(
         (it) => !it.querySelector("mjx-container")).length,
-    withoutAlt: [...document.querySelectorAll("img")].filter(
+    "images without a text": [...document.querySelectorAll("img")].filter(
         (it) => !it.alt && it.getAttribute("role") !== "presentation").map((it) => it.src),
-    unnumbered: [...document.querySelectorAll("article table, article figure")].filter(
+    "figures and tables without a number": [
+        ...document.querySelectorAll("article table, article figure")].filter(
         (it) => !it.querySelector(".caption-number")).map((it) => it.textContent.slice(0, 80)),
-    miscounted: ["Fig.", "Table"].flatMap((kind) => [
+    "numbers that do not count from 1 on the page": ["Fig.", "Table"].flatMap((kind) => [
         ...document.querySelectorAll("article .caption-number")].map((it) => it.textContent.trim())
         .filter((text) => text.startsWith(kind)).filter((text, n) => text !== `${kind} ${n + 1}`)),
-    unsized: [...document.querySelectorAll("article img[src$='.png']")].filter(
+    "figures that move the text when they come": [
+        ...document.querySelectorAll("article img[src$='.png']")].filter(
         (it) => !it.hasAttribute("width") || !it.hasAttribute("height")).map((it) => it.src),
-    needless: [...document.querySelectorAll("script[src*='mathjax']")].map((it) => it.src).filter(
+    "scripts for formulas that are not there": [
+        ...document.querySelectorAll("script[src*='mathjax']")].map((it) => it.src).filter(
         () => !document.querySelector(".math")),
-    description: document.querySelector("meta[name=description]")?.content ?? "",
-    graph: Object.fromEntries([...document.querySelectorAll("meta[property^='og:']")].map(
-        (it) => [it.getAttribute("property"), it.content])),
 })"""
+ABOUT = """() => Object.fromEntries([...document.querySelectorAll(
+    "meta[name=description], meta[property^='og:']")].map(
+    (it) => [it.name || it.getAttribute("property"), it.content]))"""
 # What makes the document wider than the screen: named, so that it can be mended.
 WIDER = """() => document.documentElement.scrollWidth <= innerWidth ? [] :
     [...document.querySelectorAll("main *")].filter(
@@ -201,52 +201,28 @@ def keep_screenshots(page, name):
         assert path.stat().st_size > 5_000
 
 
-@pytest.fixture(scope="module")
-def visits(site, browser):
-    """Every page, looked at when it is first asked for."""
-
-    class Visits(defaultdict):
-        def __missing__(self, name):
-            page, log = open_page(browser, (site / f"{name}.html").as_uri())
-            seen = page.evaluate(LOOK) | {"wider": wider(page)}
-            page.set_viewport_size(DESK)
-            seen["serious"] = serious(page)
-            if name in (START, METHOD, TABLE, CLAIMS):
-                keep_screenshots(page, name)
-            page.context.close()
-            self[name] = Visit(log, *seen.values())
-            return self[name]
-
-    return Visits()
-
-
 def url_path(address: str) -> Path:
     return Path(url2pathname(unquote(urlsplit(address).path)))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_sound(visits, site, name):
+def test_a_page_is_sound(opened, log, site, name):
     """Alone on a disk it works, looks right at every width, and can be heard as well as seen."""
-    seen = visits[name]
+    page = opened(name)
+    wrong = page.evaluate(WRONG) | {"scrolls sideways": wider(page)}
+    page.set_viewport_size(DESK)
+    wrong["not accessible"] = serious(page)
+    about = page.evaluate(ABOUT)
+    if name in (START, METHOD, TABLE, CLAIMS):
+        keep_screenshots(page, name)
+    wrong["not found"] = log.failed
     own = (site.as_uri(), "data:", "blob:")
-    wrong = {
-        "errors": seen.log.errors,
-        "not found": seen.log.failed,
-        "asked for outside": [url for url in seen.log.requests if not url.startswith(own)],
-        "formulas that are not typeset": seen.untypeset,
-        "images without a text": seen.without_alt,
-        "figures and tables without a number": seen.unnumbered,
-        "numbers that do not count from 1 on the page": seen.miscounted,
-        "figures that move the text when they come": seen.unsized,
-        "scripts for formulas that are not there": seen.needless,
-        "scrolls sideways": seen.wider,
-        "not accessible": seen.serious,
-    }
+    wrong["asked for outside"] = [url for url in log.requests if not url.startswith(own)]
     assert not {what: where for what, where in wrong.items() if where}
-    assert 30 < len(seen.description) <= 200
-    assert seen.graph["og:title"] and seen.graph["og:type"] == "article"
-    assert seen.graph["og:description"] == seen.description
-    assert "<" not in "".join(seen.graph.values())
+    assert 30 < len(about["description"]) <= 200
+    assert about["og:title"] and about["og:type"] == "article"
+    assert about["og:description"] == about["description"]
+    assert not any("<" in text for text in about.values())
 
 
 def test_internal_links_and_anchors_resolve(site):
@@ -270,16 +246,14 @@ def test_internal_links_and_anchors_resolve(site):
 @pytest.mark.parametrize(
     ("word", "found"), [("run_grad", "reading"), ("normalization", "reading"), ("install", "api")]
 )
-def test_search_finds(site, browser, word, found):
-    page, log = open_page(browser, (site / "search.html").as_uri() + f"?q={word}")
+def test_search_finds(opened, word, found):
+    page = opened("search", query=f"?q={word}")
     # Sphinx adds the results one by one: the first to come says nothing of the others
     page.wait_for_selector(f"#search-results li a[href*='book/{found}.html']")
-    page.context.close()
-    assert not log.errors
 
 
-def test_dark_mode_switches(site, browser):
-    page, _ = open_page(browser, (site / f"{TABLE}.html").as_uri())
+def test_dark_mode_switches(opened):
+    page = opened(TABLE)
     ground = "getComputedStyle(document.body).backgroundColor"
     seen = {page.evaluate("document.documentElement.dataset.theme"): page.evaluate(ground)}
     for _ in range(2):  # light, dark, as the system has it
@@ -291,33 +265,28 @@ def test_dark_mode_switches(site, browser):
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     figure = page.query_selector(".cell_output img")
     assert figure.evaluate("it => getComputedStyle(it).backgroundColor") == "rgb(255, 255, 255)"
-    page.context.close()
 
 
-def test_the_idea_needs_no_script(site, browser):
-    context = browser.new_context(viewport=PHONE, java_script_enabled=False)
-    page = context.new_page()
-    page.goto((site / f"{START}.html").as_uri())
+def test_the_idea_needs_no_script(opened):
+    page = opened(START, PHONE, java_script_enabled=False)
     panels = page.locator("img[src*='idea-']")
     boxes = [panels.nth(place).bounding_box() for place in range(4)]
     assert panels.count() == 4 and all(box["width"] > 280 for box in boxes)
     assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes), "one below the other"
-    context.close()
 
 
-def test_start_leads_to_terms_and_claims(site, browser):
-    page, _ = open_page(browser, (site / f"{START}.html").as_uri())
+def test_start_leads_to_terms_and_claims(opened):
+    page = opened(START)
     page.click("a[href*='#term-feature-map']")
     assert "What one filter" in page.inner_text("#term-feature-map ~ dd, dt#term-feature-map + dd")
-    page.goto((site / f"{START}.html").as_uri())
+    page.go_back()
     page.locator("#tab-central").get_by_role("link", name="a decay of 0.6 helps").click()
     assert page.url.endswith("06-claims.html#claim-decay-helps")
     assert "decay of 0.6" in page.locator("h3:has(#claim-decay-helps)").inner_text()
-    page.context.close()
 
 
-def test_wide_figures_stay_legible_on_a_phone(site, browser):
-    page, _ = open_page(browser, (site / f"{METHOD}.html").as_uri(), PHONE)
+def test_wide_figures_stay_legible_on_a_phone(opened):
+    page = opened(METHOD, PHONE)
     box = page.locator("figure:has(> img.wide)").first
     assert box.locator("img").bounding_box()["width"] > 600
     box.focus()
@@ -328,11 +297,10 @@ def test_wide_figures_stay_legible_on_a_phone(site, browser):
     page.wait_for_function(
         "id => !document.getElementById(id).hasAttribute('tabindex')", arg=box_id
     )
-    page.context.close()
 
 
-def test_panels_stand_one_below_the_other_on_a_phone(site, browser):
-    page, _ = open_page(browser, (site / f"{METHOD}.html").as_uri(), PHONE)
+def test_panels_stand_one_below_the_other_on_a_phone(opened):
+    page = opened(METHOD, PHONE)
     figure = page.locator("figure:has(picture) img").first
     figure.scroll_into_view_if_needed()
     box = figure.bounding_box()
@@ -342,11 +310,10 @@ def test_panels_stand_one_below_the_other_on_a_phone(site, browser):
     assert figure.evaluate("it => it.currentSrc").endswith(".narrow.png")
     page.set_viewport_size(DESK)
     page.wait_for_function("it => !it.currentSrc.includes('narrow')", arg=figure.element_handle())
-    page.context.close()
 
 
-def test_runs_sort_and_filter(site, browser):
-    page, _ = open_page(browser, (site / "notebooks/09-runs.html").as_uri())
+def test_runs_sort_and_filter(opened):
+    page = opened("notebooks/09-runs")
 
     def column(place):
         shown = "(rows, place) => rows.map((row) => row.cells[place].innerText)"
@@ -363,11 +330,10 @@ def test_runs_sort_and_filter(site, browser):
     assert column(0) and all(name.startswith("table3") for name in column(0))
     page.fill(".runs-filter input", "no-such-run")
     assert not column(0)
-    page.context.close()
 
 
-def test_a_number_of_table_2_is_two_clicks_from_its_record(site, browser):
-    page, _ = open_page(browser, (site / f"{TABLE}.html").as_uri())
+def test_a_number_of_table_2_is_two_clicks_from_its_record(opened):
+    page = opened(TABLE)
     row = page.locator("table", has=page.locator("th", has_text="test, protocol")).locator("tr")
     row.nth(2).locator("a").click()
     assert page.url.endswith(f"{RUN}.html")
@@ -382,23 +348,20 @@ def test_a_number_of_table_2_is_two_clicks_from_its_record(site, browser):
     assert record["provenance"]["commit"].startswith(commit.locator("td").nth(1).inner_text())
     page.locator("article").get_by_role("link", name="suffices", exact=True).click()
     assert page.url.endswith("06-claims.html#claim-suffices")
-    page.context.close()
 
 
-def test_another_rule_gives_the_verdicts_of_the_notebook(site, browser, margin=0.02, level=80):
-    page, log = open_page(browser, (site / f"{CLAIMS}.html").as_uri())
+def test_another_rule_gives_the_verdicts_of_the_notebook(opened, margin=0.02, level=80):
+    page = opened(CLAIMS)
     page.fill("#claims-margin", str(margin))
     page.fill("#claims-level", str(level))
     shown = {it.get_attribute("data-claim"): it for it in page.locator("[data-claim]").all()}
     found = variables("06-claims", "verdicts", margin=margin, alpha=(100 - level) / 100)["judged"]
     assert {key: it.inner_text() for key, it in shown.items()} == found.verdict.to_dict()
-    page.context.close()
-    assert not log.errors
 
 
-def test_the_rules_of_the_page_are_those_of_the_module(site, browser):
+def test_the_rules_of_the_page_are_those_of_the_module(opened):
     """On claims that no records wait for, decided either way or not at all."""
-    page, _ = open_page(browser, (site / f"{CLAIMS}.html").as_uri())
+    page = opened(CLAIMS)
     rng, cases, known = np.random.default_rng(0), [], []
     for _ in range(60):
         rows = np.column_stack(
@@ -411,7 +374,6 @@ def test_the_rules_of_the_page_are_those_of_the_module(site, browser):
     ask = "cases => cases.map(([rule, ...rest]) => [rule, window.mepropRules[rule](...rest)])"
     assert [tuple(told) for told in page.evaluate(ask, cases)] == known
     assert len(set(known)) == 6
-    page.context.close()
 
 
 def test_a_book_is_printed_whole(tmp_path):
@@ -431,26 +393,25 @@ def test_a_book_is_printed_whole(tmp_path):
     assert b"book-other--there" in printed
 
 
-def test_the_summary_is_one_page_of_paper(site, browser):
-    page, _ = open_page(browser, (site / "book/summary.html").as_uri())
+def test_the_summary_is_one_page_of_paper(opened):
+    page = opened("book/summary")
     margin = dict.fromkeys(("top", "right", "bottom", "left"), "16mm")
     assert len(re.findall(rb"/Type /Page\b", page.pdf(format="A4", margin=margin))) == 1
-    page.context.close()
 
 
-def test_the_site_and_its_first_page_are_light(visits, site):
-    loaded = {url_path(url) for url in visits[START].log.requests if url.startswith("file:")}
+def test_the_site_and_its_first_page_are_light(opened, log, site):
+    opened(START)
+    loaded = {url_path(url) for url in log.requests if url.startswith("file:")}
     assert sum(path.stat().st_size for path in loaded) < 1_000_000
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 40_000_000
 
 
 @pytest.fixture
-def method_page(site, browser):
-    page, log = open_page(browser, (site / f"{METHOD}.html").as_uri())
+def method_page(opened):
+    page = opened(METHOD)
     page.wait_for_selector("#meprop-explorer canvas")
     yield page
-    assert page.url.partition("#")[0].endswith("01-method.html") and not log.errors
-    page.context.close()
+    assert page.url.partition("#")[0].endswith("01-method.html")
 
 
 @pytest.fixture(scope="module")
@@ -556,7 +517,7 @@ def test_explorer_is_set_from_the_text(method_page, recorded):
     assert len(seen) == links.count() > 3
 
 
-def test_explorer_tells_what_the_choice_costs(method_page, site):
+def test_explorer_tells_what_the_choice_costs(method_page):
     notebooks = ROOT / "notebooks"
     known = glued(notebooks / "03-tables.ipynb") | glued(notebooks / "05-speed.ipynb")
     for layer, decay in (("conv1", 0.0), ("conv2", 0.6)):
