@@ -122,7 +122,7 @@ def test_what_a_run_leaves(checkout):
     assert (checkout.root / "collecting").read_text() == "False", "a kernel began with _startup.py"
 
 
-def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
+def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path, monkeypatch, capsys):
     clone = copied(tmp_path)
     for folder in ("results", "notebooks"):
         shutil.copytree(checkout.root / folder, clone.root / folder, dirs_exist_ok=True)
@@ -130,8 +130,9 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
     times = random.Random(0)
     for path in sorted(clone.root.rglob("*")):
         os.utime(path, (moment := times.randrange(10**9, 2 * 10**9), moment))
-    code, output = clone.meprop("run", "small", "--dry-run")
-    assert (code, output) == (0, "Nothing to train: all 2 runs of small are done.\n")
+    monkeypatch.setattr(pipeline, "ROOT", clone.root)
+    assert main(["run", "small", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "Nothing to train: all 2 runs of small are done.\n"
     code, output = clone.run(sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1")
     assert code == 0, output
     assert "long/plain-s1.json" in output, "what is missing is listed"
@@ -140,12 +141,9 @@ def test_a_fresh_clone_has_nothing_to_train(checkout, tmp_path):
     # Another configuration under the same name is another run.
     changed = EXPERIMENTS.replace("sparse: {ratio: 0.05}", "sparse: {ratio: 0.1}")
     (clone.root / "experiments.yml").write_text(changed)
-    code, output = clone.meprop("run", "small", "--dry-run")
-    assert code == 0
-    assert output.splitlines() == [
-        "1 of 2 runs of small to train.",
-        "  small/sparse-s0",
-    ]
+    assert main(["run", "small", "--dry-run"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["1 of 2 runs of small to train.", "  small/sparse-s0"]
 
 
 def test_what_was_finished_meanwhile_stays(checkout):
@@ -199,6 +197,22 @@ def test_stopped_and_killed_it_goes_on(checkout):
 
 
 # The rest needs no run
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """An empty folder in place of the checkout, with its experiments."""
+    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+    shutil.copy(ROOT / "experiments.yml", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def one_run(root):
+    """A run of it that is finished, its record and where that belongs."""
+    (run,) = load().pick(["paper"], ["table2-k08-d0"], [0])
+    record = replace(synthetic.record(run), provenance={"code": "other"})
+    return run, record, root / run.record
 
 
 def test_a_process_ends_with_its_owner(monkeypatch):
@@ -256,21 +270,19 @@ def test_without_a_name_every_committed_suite_is_trained(capsys):
     assert len(suites) == 6 and said.endswith(f" runs of {', '.join(suites)} to train.")
 
 
-def test_without_data_nothing_is_started(tmp_path, monkeypatch, capsys):
+def test_without_data_nothing_is_started(root, monkeypatch, capsys):
     def unreachable(name):
         raise DataError(f"{name}: not there\n  tried this\n  and that")
 
-    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
-    shutil.copy(ROOT / "experiments.yml", tmp_path)
     monkeypatch.setattr(pipeline, "load_data", unreachable)
     assert main(["run", "paper"]) == 2
     assert capsys.readouterr().err == "mnist: not there\n  tried this\n  and that\n"
-    assert not (tmp_path / "_build/logs").exists()
+    assert not (root / "_build/logs").exists()
     # The runs would look for a relative folder elsewhere.
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(root)
     monkeypatch.setenv("MEPROP_DATA", "own")
     assert main(["run", "paper"]) == 2
-    assert os.environ["MEPROP_DATA"] == str(tmp_path / "own")
+    assert os.environ["MEPROP_DATA"] == str(root / "own")
 
 
 def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
@@ -280,16 +292,7 @@ def test_a_diverged_run_is_named_in_the_summary(one_run, capsys):
     assert "Diverged: paper/table2-k08-d0-s0, in epoch 2, step 5\n" in capsys.readouterr().out
 
 
-@pytest.fixture
-def one_run(tmp_path, monkeypatch):
-    """A finished run in a folder of its own."""
-    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
-    (run,) = load().pick(["paper"], ["table2-k08-d0"], [0])
-    record = replace(synthetic.record(run), provenance={"code": "other"})
-    return run, record, tmp_path / run.record
-
-
-def test_a_record_counts_only_whole_and_of_its_configuration(one_run, monkeypatch):
+def test_a_record_counts_only_whole_and_of_its_configuration(one_run, root, monkeypatch):
     run, record, path = one_run
     assert pipeline.find(run) == (None, "missing")
     record.save(path)
@@ -301,18 +304,17 @@ def test_a_record_counts_only_whole_and_of_its_configuration(one_run, monkeypatc
     with pytest.raises(RecordError, match="git checkout"):
         pipeline.find(run)
     built = replace(run, committed=False)
-    (path.parents[2] / built.record).parent.mkdir(parents=True)
-    (path.parents[2] / built.record).write_text("{")
+    (root / built.record).parent.mkdir(parents=True)
+    (root / built.record).write_text("{")
     assert pipeline.find(built)[0] is None, "nobody can restore it"
-    record.save(path.parents[2] / built.record)
+    record.save(root / built.record)
     assert "made by other code" in pipeline.find(built)[1]
     monkeypatch.setattr(pipeline, "code_digest", lambda: "other")
     assert pipeline.find(built) == (record, "")
 
 
-def test_what_does_not_count_makes_room(one_run, capsys):
+def test_what_does_not_count_makes_room(one_run, root, capsys):
     run, record, path = one_run
-    root = path.parents[2]
     draft = (root / pipeline.draft(run)).with_suffix(".json")
     record.save(path)
     record.save(draft)
@@ -336,8 +338,7 @@ def test_what_does_not_count_makes_room(one_run, capsys):
     assert not draft.exists()
 
 
-def test_two_at_a_time_take_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+def test_two_at_a_time_take_turns(root, monkeypatch):
     said, entered = threading.Event(), threading.Event()
     monkeypatch.setattr("builtins.print", lambda *words, **_: said.set())
 
@@ -354,25 +355,23 @@ def test_two_at_a_time_take_turns(tmp_path, monkeypatch):
     thread.join(timeout=60)
     assert entered.is_set()
     # Nobody holds it any more.
-    with FileLock(tmp_path / "_build/locks/paper.lock", timeout=0):
+    with FileLock(root / "_build/locks/paper.lock", timeout=0):
         pass
 
 
-def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, capsys):
-    """Who is root may write anywhere; a file in place of a folder stops root too."""
-    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
-    shutil.copy(ROOT / "experiments.yml", tmp_path)
-    (tmp_path / "_build").touch()
+def test_what_cannot_be_written_is_named(root, monkeypatch, capsys):
+    """A superuser may write anywhere; a file in place of a folder stops one too."""
+    (root / "_build").touch()
     assert main(["run", "quick"]) == 2
-    assert capsys.readouterr().err == f"{tmp_path / '_build/locks'}: Not a directory\n"
-    (tmp_path / "_build").unlink()
+    assert capsys.readouterr().err == f"{root / '_build/locks'}: Not a directory\n"
+    (root / "_build").unlink()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert main(["run", "quick"]) == 2
     said = capsys.readouterr().err
-    assert said == f"{tmp_path / '_build/results/quick'}: nothing can be written there\n"
-    monkeypatch.setattr(notebook, "ROOT", tmp_path)
+    assert said == f"{root / '_build/results/quick'}: nothing can be written there\n"
+    monkeypatch.setattr(notebook, "ROOT", root)
     monkeypatch.setattr(notebook, "train", None)  # it is said before
-    with pytest.raises(SettingError, match=f"^record: {tmp_path / 'a'}: nothing can be written"):
+    with pytest.raises(SettingError, match=f"^record: {root / 'a'}: nothing can be written"):
         notebook.obtain(Config(), "a/b.json")
 
 
@@ -385,13 +384,12 @@ def test_a_full_disk_is_named(monkeypatch):
         pipeline.snakemake([], Path("/dev/full"), ["--cores", "1"])
 
 
-def test_what_was_not_started_gets_the_reason_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "ROOT", tmp_path)
+def test_what_was_not_started_gets_the_reason_too(root):
     own, log = Path("own.log"), Path("all.log")
-    (tmp_path / log).write_text("Traceback\n\nOSError: Read-only file system: 'cache'\n\n")
+    (root / log).write_text("Traceback\n\nOSError: Read-only file system: 'cache'\n\n")
     reason = "OSError: Read-only file system: 'cache' (log: all.log)"
     assert pipeline.why(own, log) == f"it was not started: {reason}"
-    (tmp_path / own).write_text("of its own\n")
+    (root / own).write_text("of its own\n")
     assert pipeline.why(own, log) == "of its own (log: own.log)"
 
 
@@ -407,14 +405,14 @@ def test_what_was_killed_says_so(tmp_path):
         assert (tmp_path / "run.log").read_text().endswith(said)
 
 
-def test_progress_is_a_line_for_each_run_under_way(one_run, monkeypatch):
+def test_progress_is_a_line_for_each_run_under_way(one_run, root, monkeypatch):
     """On a terminal the lines are kept up to date, in place."""
-    run, _, path = one_run
+    run = one_run[0]
     other = replace(run, seed=1)
     master, slave = os.openpty()
     with os.fdopen(master, "rb", 0) as shown, os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
-        state = (path.parents[2] / run.log).with_suffix(".progress")
+        state = (root / run.log).with_suffix(".progress")
         state.parent.mkdir(parents=True)
         state.write_text("epoch 3/30: 10% [00:12<01:50]")
         with pipeline.progress([run, other]):
