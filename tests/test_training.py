@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from meprop.study import training
 from meprop.study.checkpoint import CheckpointError
 from meprop.study.config import Config
-from meprop.study.data import DATASETS, Part, Splits, load_data
+from meprop.study.data import DATASETS, Splits, load_data
 from meprop.study.record import Record
 from meprop.study.training import _Run, batches, build, conditions, steps, train
 
@@ -27,13 +27,18 @@ TINY = Config(dataset="digits", train_size=60, epochs=3, ratio=0.05, decay=0.6)
 def few_digits():
     """Evaluation on fewer images, for speed; the scores mean nothing here anyway."""
     whole = load_data("digits")
-    parts = {name: getattr(whole, name) for name in ("train", "dev", "test")}
-    for name in ("dev", "test"):
-        parts[name] = Part(parts[name].images[:40], parts[name].labels[:40])
+    parts = {"train": whole.train, "dev": whole.dev.first(40), "test": whole.test.first(40)}
     small = Splits(parts.__getitem__)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "load_data", lambda name: small)
         yield small
+
+
+@pytest.fixture
+def loadable(few_digits, monkeypatch):
+    """A record that was scored on so few images is whole."""
+    few = replace(DATASETS["digits"], test=len(few_digits.test))
+    monkeypatch.setitem(DATASETS, "digits", few)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +46,8 @@ def record(few_digits):
     return train(TINY, progress=False)
 
 
-def test_the_record(record, few_digits, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("loadable")
+def test_the_record(record, few_digits, tmp_path):
     assert (record.config, record.status, record.stopped) == (TINY, "finished", None)
     assert [epoch["epoch"] for epoch in record.history] == [1, 2, 3]
     for epoch in record.history:
@@ -53,8 +59,6 @@ def test_the_record(record, few_digits, tmp_path, monkeypatch):
         assert 0 < epoch["changed"] <= 1
     assert record.provenance["data"] == few_digits.digest
     assert record.provenance["seconds"] == sum(e["seconds"] for e in record.history)
-    few = replace(DATASETS["digits"], test=len(few_digits.test))
-    monkeypatch.setitem(DATASETS, "digits", few)
     record.save(tmp_path / "r.json")
     assert Record.load(tmp_path / "r.json") == record
 
@@ -222,30 +226,14 @@ def test_a_run_that_diverges_later_keeps_what_it_had(record, monkeypatch):
     assert stopped.best_epoch in (1, 2)
 
 
-def test_a_checkpoint_is_gone_on_from(record, few_digits, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("loadable")
+def test_a_finished_run_is_not_trained_again(record, few_digits, tmp_path, monkeypatch):
     path = tmp_path / "run.pt"
-    few = replace(DATASETS["digits"], test=len(few_digits.test))
-    monkeypatch.setitem(DATASETS, "digits", few)
-
-    def interrupted(self, epoch, bar):
-        if epoch == 3:
-            raise KeyboardInterrupt
-        real(self, epoch, bar)
-
-    real = _Run.epoch
+    first = train(TINY, checkpoint=str(path), progress=False)
     with monkeypatch.context() as patch:
-        patch.setattr(_Run, "epoch", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(TINY, checkpoint=path, progress=False)
-    trained = []
-    with monkeypatch.context() as patch:
-        patch.setattr(_Run, "epoch", lambda *a: trained.append(a[1]) or real(*a))
-        again = train(TINY, checkpoint=str(path), progress=False)
-        assert trained == [3]
-        assert again.outcome() == record.outcome()
-        # A finished run is not trained again.
-        assert train(TINY, checkpoint=path, progress=False) == again
-        assert trained == [3]
+        patch.setattr(_Run, "epoch", lambda *_: pytest.fail("trained"))
+        again = train(TINY, checkpoint=path, progress=False)
+    assert again == first and again.outcome() == record.outcome()
     exchanged = {"train": few_digits.train, "dev": few_digits.test, "test": few_digits.dev}
     other = Splits(exchanged.__getitem__)
     monkeypatch.setattr(training, "load_data", lambda name: other)
@@ -265,13 +253,19 @@ def test_a_run_tells_where_it_began_and_what_it_went_on_with():
 # Trains in forks of itself, each killed at the n-th of its events, until one comes to the end.
 KILLED = """
 import json, os, signal, sys
+from dataclasses import replace
 from pathlib import Path
 import torch
 from meprop import kernels
 from meprop.study import training
 from meprop.study.config import Config
+from meprop.study.data import DATASETS, Splits
 from meprop.study.provenance import code_digest
 
+whole = training.load_data("digits")
+parts = {"train": whole.train, "dev": whole.dev.first(40), "test": whole.test.first(40)}
+training.load_data = lambda name: Splits(parts.__getitem__)
+DATASETS["digits"] = replace(DATASETS["digits"], test=40)
 torch.set_num_threads(1)
 kernels.warm_up()  # these once for all forks: somebody may edit a file meanwhile
 code_digest()
@@ -316,6 +310,7 @@ for number, (config, moments) in enumerate(json.loads(sys.argv[1])):
 """
 
 
+@pytest.mark.usefixtures("loadable")
 def test_a_run_killed_at_any_moment_ends_in_the_same_record(tmp_path):
     # An epoch has 4 x 2 events of steps, 2 x 2 of scores, 4 of the checkpoint: 16. A run that is
     # killed in its first epoch starts over.
