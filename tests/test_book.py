@@ -65,6 +65,7 @@ FACTS = [
      lambda v: v["speed-free-PaperCNN-BN"] < 10 and v["speed-step-PaperCNN-BN"] > 1),
     (["Not in deep networks, as it stands"],
      lambda v: v["deep-bn-average-top"] < 60 and v["deep-bn-average-dense"] > 85),
+    (["in the time that this saves"], lambda v: v["worth-lost"] > v["worth-shorter"] > 0),
     (["Selecting above batch normalisation is better than below it", "Above it"],
      lambda v: v["ablation-bn-position-bn-position-above-verdict"] == "better"),
     (["With batch normalisation, 5% is worse than all gradients"],
@@ -113,7 +114,8 @@ def test_sentences_are_still_true(sentence):
     prose = [ROOT / name for name in ("README.md", *pages)]
     said = [path.name for path in prose if sentence in " ".join(path.read_text("utf-8").split())]
     assert said, f"nobody says {sentence!r} any more: take it out here"
-    values = values_of("04-ablations", "05-speed", "06-claims", "13-deep", "pages/ablation-*")
+    names = ("04-ablations", "05-speed", "06-claims", "13-deep", "14-worth", "pages/ablation-*")
+    values = values_of(*names)
     assert SENTENCES[sentence](values), f"look at the sentence {sentence!r} in {' and '.join(said)}"
 
 
