@@ -28,13 +28,13 @@ def load_table(path: str | Path) -> DataFrame:
     import pandas
 
     first, _, content = (ROOT / path).read_text(encoding="utf-8").partition("\n")
-    table = pandas.read_csv(io.StringIO(content), comment="#")
-    table.attrs = dict(re.findall("^# (.+?): (.*)$", content, re.MULTILINE))
     if first != f"# digest: {_digest(content)}":
         raise RecordError(
             f"{path}: its content does not match its digest: edited by hand, or damaged; restore "
-            f"it from version control, or measure again: {table.attrs.get('made by')}"
+            f"it from version control, or measure again: python -m measurements.{Path(path).stem}"
         )
+    table = pandas.read_csv(io.StringIO(content), comment="#")
+    table.attrs = dict(re.findall("^# (.+?): (.*)$", content, re.MULTILINE))
     return table
 
 

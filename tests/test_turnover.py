@@ -72,9 +72,12 @@ def test_round_trip_and_refusal(tmp_path):
     assert table.attrs == {"seed": "0", "made by": "a: test"}
     assert table["share"].tolist() == [0.25, 0.25]
     assert table["batch_norm"].tolist() == [False, True]
-    path.write_text(path.read_text().replace(",5,20", ",6,20"))
-    with pytest.raises(RecordError, match=r"turnover\.csv: its content does not match"):
-        load_turnover(path)
+    whole = path.read_text()
+    for damaged in (",6,20", ',"5,20'):  # the second is no CSV any more
+        path.write_text(whole.replace(",5,20", damaged))
+        refused = r"turnover\.csv: its content .* again: python -m measurements\.turnover"
+        with pytest.raises(RecordError, match=refused):
+            load_turnover(path)
 
 
 # The page
